@@ -1,0 +1,1 @@
+"""Activities: thin. The control ones call `store`, the runtime ones call `machine`."""

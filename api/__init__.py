@@ -1,0 +1,1 @@
+"""The HTTP API: thin routers over the store. No call to Temporal on any request's path."""

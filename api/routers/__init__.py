@@ -1,0 +1,1 @@
+"""One router a noun: its bodies, its answers and its calls."""

@@ -1,0 +1,5 @@
+"""``python -m cli`` is ``segue``."""
+
+from cli.app import main
+
+main()

@@ -1,0 +1,1 @@
+"""Pure rules of Segue: no I/O, no import of another package of ours."""

@@ -1,0 +1,157 @@
+"""The resume pointer: what an attempt goes on from. `resolve` is pure and complete.
+
+Rules of the design's section 5. The session and the directory are decided separately: a refused
+session leaves the directory, and a lost directory takes the session with it on the machine (the
+gate's work, not this module's).
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from enum import StrEnum
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict
+
+from domain.reasons import poisons
+from domain.statuses import Continuity, ContinuityReason
+
+
+class PointerMode(StrEnum):
+    """Where a task looks for its pointer."""
+
+    LANE = "lane"  # the lane's latest session (the normal case)
+    FRESH = "fresh"  # asked for: no session, new directory
+    TASK = "task"  # retry of one task: that task's own session and directory
+
+
+class SessionFacts(BaseModel):
+    """A session that the lane knows, with the state of its last run."""
+
+    model_config = ConfigDict(frozen=True)
+
+    id: UUID
+    provider: str
+    provider_session_id: str
+    runtime_id: UUID
+    directory_id: UUID | None
+    last_status: str | None = None
+    last_reason: str | None = None
+    last_ended_at: datetime | None = None
+    retired_at: datetime | None = None
+    retired_reason: str | None = None
+
+
+class DirectoryFacts(BaseModel):
+    """A directory that the lane knows."""
+
+    model_config = ConfigDict(frozen=True)
+
+    id: UUID
+    runtime_id: UUID
+    created_at: datetime
+    gone: bool = False
+    gone_reason: str | None = None
+
+
+class PointerFacts(BaseModel):
+    """Everything `resolve` decides from."""
+
+    model_config = ConfigDict(frozen=True)
+
+    mode: PointerMode
+    provider: str
+    runtime_id: UUID
+    #: Newest first by the end of their last run.
+    sessions: Sequence[SessionFacts] = ()
+    #: Newest first. In mode TASK: the source task's own directory alone.
+    directories: Sequence[DirectoryFacts] = ()
+    #: Has any attempt of this lane (or of the source task) started before?
+    ran_before: bool = False
+
+
+class ResumeDecision(BaseModel):
+    """The pointer of an attempt. No directory means: a new one."""
+
+    model_config = ConfigDict(frozen=True)
+
+    session_id: UUID | None
+    directory_id: UUID | None
+    continuity: Continuity
+    reason: ContinuityReason | None = None
+
+
+def resolve(facts: PointerFacts) -> ResumeDecision:
+    """Decide session, directory and continuity."""
+    if facts.mode is PointerMode.FRESH:
+        return ResumeDecision(
+            session_id=None,
+            directory_id=None,
+            continuity=Continuity.FRESH,
+            reason=ContinuityReason.ASKED_FOR,
+        )
+    directory, lost_directory = _directory(facts)
+    session, refusal = _session(facts)
+    if session is not None and _session_lives_elsewhere(session, directory):
+        session, refusal = None, lost_directory or ContinuityReason.SESSION_NEVER_RECORDED
+    if session is not None:
+        return ResumeDecision(
+            session_id=session.id,
+            directory_id=directory.id if directory else None,
+            continuity=Continuity.RESUMED,
+        )
+    # A lost directory says more than a refused session: people must not look for files that are gone.
+    reason = lost_directory or refusal
+    return ResumeDecision(
+        session_id=None,
+        directory_id=directory.id if directory else None,
+        continuity=Continuity.FIRST if reason is None else Continuity.LOST,
+        reason=reason,
+    )
+
+
+def _directory(facts: PointerFacts) -> tuple[DirectoryFacts | None, ContinuityReason | None]:
+    """The newest usable directory on this runtime, and how the newest one was lost if there is none."""
+    for directory in facts.directories:
+        if directory.runtime_id == facts.runtime_id and not directory.gone:
+            return directory, None
+    if not facts.directories or not facts.ran_before:
+        return None, None
+    if facts.directories[0].runtime_id == facts.runtime_id:
+        return None, ContinuityReason.WORKDIR_GONE
+    return None, ContinuityReason.RUNTIME_CHANGED
+
+
+def _session(facts: PointerFacts) -> tuple[SessionFacts | None, ContinuityReason | None]:
+    """The session to resume, or why the latest one is refused (None, None: there never was one)."""
+    latest = facts.sessions[0] if facts.sessions else None
+    if latest is None:
+        return None, ContinuityReason.SESSION_NEVER_RECORDED if facts.ran_before else None
+    refusal = session_refusal(latest, provider=facts.provider, runtime_id=facts.runtime_id)
+    return (None, refusal) if refusal else (latest, None)
+
+
+def session_refusal(session: SessionFacts, *, provider: str, runtime_id: UUID) -> ContinuityReason | None:
+    """Why ``session`` can't be resumed here, or None. Judged by the session's own latest state."""
+    if session.runtime_id != runtime_id:
+        return ContinuityReason.RUNTIME_CHANGED
+    if session.provider != provider:
+        return ContinuityReason.PROVIDER_CHANGED
+    if session.last_reason and session.last_status == "failed" and poisons(session.last_reason):
+        return ContinuityReason.POISONED
+    if session.retired_at is not None:
+        return retirement_reason(session.retired_reason)
+    return None
+
+
+def retirement_reason(retired_reason: str | None) -> ContinuityReason:
+    """The word for people: what a session was retired for."""
+    if retired_reason in {reason.value for reason in ContinuityReason}:
+        return ContinuityReason(retired_reason)
+    if retired_reason and poisons(retired_reason):
+        return ContinuityReason.POISONED
+    return ContinuityReason.RETIRED
+
+
+def _session_lives_elsewhere(session: SessionFacts, directory: DirectoryFacts | None) -> bool:
+    """CLIs find sessions by their start directory, so a session without its directory is lost."""
+    return directory is None or (session.directory_id is not None and session.directory_id != directory.id)

@@ -1,0 +1,1 @@
+"""The agent machine: processes, files, directories and the runtime plane. No Temporal in here."""

@@ -1,0 +1,1 @@
+"""PostgreSQL: models, queries by noun, migrations. The only package that writes SQL."""

@@ -1,0 +1,334 @@
+"""From a trigger to a queued task: one lane row locked, one position taken, one outbox row written."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import func, insert, select, text, update
+from sqlalchemy.dialects.postgresql import insert as pg_insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from domain.errors import InvalidInput, InvocationNotAllowed, NotFound, TaskNotTerminal
+from domain.names import issue_key
+from domain.permissions import Actor, AgentAccess, may_invoke, may_view
+from domain.pointer import PointerMode
+from domain.routing import TriggerOutcome
+from domain.statuses import NOT_STARTED, Permission, TaskKind, TaskStatus
+from store import outbox
+from store.ids import new_id
+from store.models import Agent, Issue, Lane, Runtime, Task, TaskComment, Workspace
+from store.rows import AnyRow
+
+#: Capacity goes by ``rank``: the time of enqueueing plus this handicap. A constant one ages by
+#: itself: an autopilot's task that has waited for five minutes goes before a chat's of now.
+HANDICAP: Mapping[TaskKind, timedelta] = {
+    TaskKind.CHAT: timedelta(0),
+    TaskKind.ISSUE: timedelta(seconds=30),
+    TaskKind.AUTOPILOT: timedelta(minutes=5),
+}
+
+_MAX_ATTEMPTS = 2
+
+
+@dataclass(frozen=True)
+class Triggered:
+    """What became of one target of a write; ``reason`` is set when it is blocked."""
+
+    agent_id: UUID
+    task_id: UUID | None
+    outcome: TriggerOutcome
+    reason: str | None = None
+
+
+async def issue_task(
+    conn: AsyncConnection,
+    *,
+    actor: Actor,
+    agent_id: UUID,
+    issue_id: UUID,
+    trigger_type: str,
+    comment_id: UUID | None = None,
+    handoff_note: str | None = None,
+) -> Triggered:
+    """Queue a run of the agent on the issue, or join the lane's task that has not started yet.
+
+    The caller has checked that ``actor`` may invoke the agent.
+    """
+    target = await _target(conn, actor.workspace_id, agent_id, issue_id)
+    blocked = _readiness(target)
+    if blocked is not None:
+        return Triggered(agent_id, None, TriggerOutcome.BLOCKED, blocked)
+    lane = await _next_position(conn, target)
+    joined = await _join(conn, lane.id, comment_id)
+    if joined is not None:
+        if handoff_note:
+            await _add_note(conn, joined, handoff_note)
+        return Triggered(agent_id, joined, TriggerOutcome.COALESCED)
+    task_id = await _insert(
+        conn,
+        target,
+        lane,
+        {
+            "trigger_type": trigger_type,
+            "trigger_comment_id": comment_id,
+            "originator_id": actor.member_id,
+            "handoff_note": handoff_note,
+        },
+    )
+    if comment_id is not None:
+        await _deliver(conn, task_id, lane.id, comment_id)
+    return Triggered(agent_id, task_id, TriggerOutcome.QUEUED)
+
+
+async def retry(conn: AsyncConnection, *, actor: Actor, task_id: UUID) -> UUID:
+    """Queue a new task that goes on from this finished one's own pointer and input.
+
+    Raises `NotFound`, `InvocationNotAllowed`, `TaskNotTerminal`, `InvalidInput`.
+    """
+    source = await _source(conn, actor, task_id)
+    await _check_invoke(conn, actor, source.agent_id)
+    if not TaskStatus(source.status).terminal:
+        raise TaskNotTerminal("The task has not ended; cancel it first, or wait for it.")
+    return await _again(conn, actor, source, PointerMode.TASK, "retry")
+
+
+async def rerun(conn: AsyncConnection, *, actor: Actor, issue_id: UUID, task_id: UUID | None) -> UUID:
+    """Rerun an issue: with ``task_id`` the same as `retry` of it, without a fresh run of the assignee.
+
+    Raises `NotFound`, `InvocationNotAllowed`, `TaskNotTerminal`, `InvalidInput`.
+    """
+    if task_id is not None:
+        source = await _source(conn, actor, task_id)
+        if source.issue_id != issue_id:
+            raise NotFound("That task is not one of this issue.")
+        return await retry(conn, actor=actor, task_id=task_id)
+    agent_id = await _assignee(conn, actor.workspace_id, issue_id)
+    await _check_invoke(conn, actor, agent_id)
+    target = await _target(conn, actor.workspace_id, agent_id, issue_id)
+    _check_ready(target)
+    lane = await _next_position(conn, target)
+    return await _insert(
+        conn,
+        target,
+        lane,
+        {
+            "trigger_type": "rerun",
+            "originator_id": actor.member_id,
+            "pointer_mode": PointerMode.FRESH,
+        },
+    )
+
+
+async def _again(
+    conn: AsyncConnection, actor: Actor, source: AnyRow, mode: PointerMode, trigger: str
+) -> UUID:
+    target = await _target(conn, actor.workspace_id, source.agent_id, source.issue_id)
+    _check_ready(target)
+    lane = await _next_position(conn, target)
+    return await _insert(
+        conn,
+        target,
+        lane,
+        {
+            "trigger_type": trigger,
+            "trigger_comment_id": source.trigger_comment_id,
+            "originator_id": actor.member_id,
+            "pointer_mode": mode,
+            "rerun_of_task_id": source.id,
+            "handoff_note": source.handoff_note,
+        },
+    )
+
+
+# --- the parts ------------------------------------------------------------------------------------
+
+
+async def _target(conn: AsyncConnection, workspace_id: UUID, agent_id: UUID, issue_id: UUID) -> AnyRow:
+    rows = await conn.execute(
+        select(
+            Agent.id.label("agent_id"),
+            Agent.workspace_id,
+            Agent.name.label("agent_name"),
+            Agent.archived_at,
+            Agent.runtime_id,
+            Runtime.name.label("runtime_name"),
+            Issue.id.label("issue_id"),
+            Issue.number,
+            Issue.title,
+            Workspace.issue_prefix,
+        )
+        .join(Workspace, Workspace.id == Agent.workspace_id)
+        .join(Issue, Issue.workspace_id == Agent.workspace_id)
+        .outerjoin(Runtime, Runtime.id == Agent.runtime_id)
+        .where(
+            Agent.workspace_id == workspace_id,
+            Agent.id == agent_id,
+            Issue.id == issue_id,
+            Issue.deleted_at.is_(None),
+        )
+    )
+    target = rows.one_or_none()
+    if target is None:
+        raise NotFound("There is no such agent or issue in this workspace.")
+    return target
+
+
+def _readiness(target: AnyRow) -> str | None:
+    """Why the agent can't be queued, or None. An offline machine is fine: the task waits."""
+    if target.archived_at is not None:
+        return "target_unavailable"
+    if target.runtime_id is None:
+        return "agent_runtime_required"
+    return None
+
+
+def _check_ready(target: AnyRow) -> None:
+    match _readiness(target):
+        case "target_unavailable":
+            raise InvalidInput("The agent is archived; restore it first.")
+        case "agent_runtime_required":
+            raise InvalidInput("The agent has no runtime; bind it to one first.")
+
+
+async def _next_position(conn: AsyncConnection, target: AnyRow) -> AnyRow:
+    """Make or lock the lane's row and take its next position, in one statement."""
+    lane = pg_insert(Lane).values(
+        id=new_id(),
+        workspace_id=target.workspace_id,
+        kind=TaskKind.ISSUE,
+        agent_id=target.agent_id,
+        issue_id=target.issue_id,
+        last_position=1,
+    )
+    rows = await conn.execute(
+        lane.on_conflict_do_update(
+            index_elements=[Lane.agent_id, Lane.issue_id],
+            index_where=text("kind = 'issue'"),
+            set_={"last_position": Lane.last_position + 1},
+        ).returning(Lane.id, Lane.last_position)
+    )
+    return rows.one()
+
+
+async def _join(conn: AsyncConnection, lane_id: UUID, comment_id: UUID | None) -> UUID | None:
+    """Join the lane's task of which no attempt has started; None if there is none.
+
+    The share lock waits for a dispatch that is under way, and then no longer matches.
+    """
+    rows = await conn.execute(
+        select(Task.id)
+        .where(Task.lane_id == lane_id, Task.attempt == 0, Task.status.in_(list(NOT_STARTED)))
+        .order_by(Task.lane_position)
+        .limit(1)
+        .with_for_update(read=True)
+    )
+    task_id = rows.scalar_one_or_none()
+    if task_id is not None and comment_id is not None:
+        await _deliver(conn, task_id, lane_id, comment_id)
+    return task_id
+
+
+async def _add_note(conn: AsyncConnection, task_id: UUID, note: str) -> None:
+    """The task that is joined carries both notes."""
+    notes = func.concat_ws("\n\n", Task.handoff_note, note)
+    await conn.execute(update(Task).where(Task.id == task_id).values(handoff_note=notes))
+
+
+async def _deliver(conn: AsyncConnection, task_id: UUID, lane_id: UUID, comment_id: UUID) -> None:
+    """Put the comment into the task's batch; a comment belongs to one task of a lane."""
+    await conn.execute(
+        pg_insert(TaskComment)
+        .values(task_id=task_id, comment_id=comment_id, lane_id=lane_id)
+        .on_conflict_do_nothing()
+    )
+
+
+async def _insert(conn: AsyncConnection, target: AnyRow, lane: AnyRow, columns: dict[str, Any]) -> UUID:
+    task_id = new_id()
+    kind = TaskKind.ISSUE
+    await conn.execute(
+        insert(Task).values(
+            id=task_id,
+            workspace_id=target.workspace_id,
+            lane_id=lane.id,
+            lane_position=lane.last_position,
+            rank=datetime.now(UTC) + HANDICAP[kind],
+            kind=kind,
+            agent_id=target.agent_id,
+            runtime_id=target.runtime_id,
+            issue_id=target.issue_id,
+            max_attempts=_MAX_ATTEMPTS,
+            **columns,
+        )
+    )
+    await outbox.put(
+        conn,
+        workspace_id=target.workspace_id,
+        kind=outbox.OutboxKind.START,
+        subject_id=task_id,
+        payload=_start_payload(target, columns["trigger_type"]),
+    )
+    return task_id
+
+
+def _start_payload(target: AnyRow, trigger: str) -> dict[str, Any]:
+    """What the Temporal Web UI shows; the names are those of the moment."""
+    key = issue_key(target.issue_prefix, target.number)
+    return {
+        "summary": f"{target.agent_name} on {key} ({trigger})",
+        "search_attributes": {
+            "SegueAgent": target.agent_name,
+            "SegueIssue": key,
+            "SegueRuntime": target.runtime_name,
+            "SegueTrigger": trigger,
+        },
+    }
+
+
+async def _source(conn: AsyncConnection, actor: Actor, task_id: UUID) -> AnyRow:
+    rows = await conn.execute(
+        select(
+            Task.id,
+            Task.agent_id,
+            Task.issue_id,
+            Task.kind,
+            Task.status,
+            Task.trigger_comment_id,
+            Task.handoff_note,
+        ).where(Task.id == task_id, Task.workspace_id == actor.workspace_id)
+    )
+    source = rows.one_or_none()
+    if source is None or source.kind != TaskKind.ISSUE:
+        raise NotFound("There is no such task.")
+    return source
+
+
+async def _check_invoke(conn: AsyncConnection, actor: Actor, agent_id: UUID) -> None:
+    rows = await conn.execute(
+        select(Agent.owner_id, Agent.permission, Agent.allowed_member_ids).where(Agent.id == agent_id)
+    )
+    agent = rows.one()
+    access = AgentAccess(
+        agent_id, agent.owner_id, Permission(agent.permission), frozenset(agent.allowed_member_ids)
+    )
+    if not may_view(actor, access):
+        raise NotFound("There is no such task.")
+    if not may_invoke(actor, access):
+        raise InvocationNotAllowed("You may not start runs of this agent; ask its owner.")
+
+
+async def _assignee(conn: AsyncConnection, workspace_id: UUID, issue_id: UUID) -> UUID:
+    rows = await conn.execute(
+        select(Issue.assignee_type, Issue.assignee_id).where(
+            Issue.id == issue_id, Issue.workspace_id == workspace_id, Issue.deleted_at.is_(None)
+        )
+    )
+    issue = rows.one_or_none()
+    if issue is None:
+        raise NotFound("There is no such issue.")
+    if issue.assignee_type != "agent" or issue.assignee_id is None:
+        raise InvalidInput("No agent is assigned to the issue; name the task to rerun, or assign one.")
+    agent_id: UUID = issue.assignee_id
+    return agent_id

@@ -1,0 +1,144 @@
+"""The task row: its lock, its end, and the request to cancel it."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import func, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from domain.errors import NotFound, TaskTerminal
+from domain.names import EVENTS_CHANNEL
+from domain.outcomes import Usage
+from domain.permissions import Actor, AgentAccess, may_view
+from domain.reasons import Reason, rule_for
+from domain.statuses import Permission, TaskStatus
+from store import leases, outbox
+from store.models import Agent, Attempt, Chat, Task
+from store.rows import AnyRow
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a task ends: what its row will say for ever."""
+
+    status: TaskStatus
+    reason: str
+    error: str | None = None
+    evidence: str | None = None
+    result: str | None = None
+
+
+async def lock(conn: AsyncConnection, task_id: UUID) -> AnyRow | None:
+    """The task's row, locked first in every transaction that changes it (not its key)."""
+    rows = await conn.execute(
+        select(Task.__table__).where(Task.id == task_id).with_for_update(key_share=True)
+    )
+    return rows.one_or_none()
+
+
+async def end(conn: AsyncConnection, task: AnyRow, ending: Ending, *, usage: Usage | None = None) -> None:
+    """Make the task terminal, give back everything it holds and let the next ones in.
+
+    Leases that were passed to an attempt stay: `store.recording.settle` frees them.
+    """
+    values: dict[str, Any] = {
+        "status": ending.status,
+        "reason": ending.reason,
+        "error": ending.error,
+        "evidence": ending.evidence,
+        "result": ending.result,
+        "ended_at": func.now(),
+        "retry_at": None,
+    }
+    if usage is not None:
+        values["usage"] = (Usage.model_validate(task.usage) + usage).model_dump()
+    await conn.execute(update(Task).where(Task.id == task.id).values(**values))
+    await leases.give_up(conn, workspace_id=task.workspace_id, task_id=task.id)
+    await conn.execute(select(func.pg_notify(EVENTS_CHANNEL, str(task.id))))
+
+
+def failure(reason: str, *, error: str | None = None, evidence: str | None = None) -> Ending:
+    return Ending(TaskStatus.FAILED, reason, error or rule_for(reason).meaning, evidence)
+
+
+async def request_cancel(conn: AsyncConnection, *, actor: Actor, task_id: UUID) -> None:
+    """Ask for the task's end. Repeating it changes nothing.
+
+    A task of which no attempt has been dispatched ends at once; otherwise its workflow stops the
+    process first. Raises `NotFound`, and `TaskTerminal` if it ended for another reason.
+    """
+    task = await lock(conn, task_id)
+    if task is None or not await _may_see(conn, actor, task):
+        raise NotFound("There is no such task.")
+    if task.status == TaskStatus.CANCELLED or task.cancel_requested_at is not None:
+        return
+    if TaskStatus(task.status).terminal:
+        raise TaskTerminal(f"The task has already {task.status}; there is nothing to cancel.")
+    await stop(conn, task)
+
+
+async def stop(conn: AsyncConnection, task: AnyRow, *, reason: str | None = None) -> None:
+    """Stop a locked, non-terminal task; ``reason`` is set when it is not a person's wish."""
+    await conn.execute(
+        update(Task).where(Task.id == task.id).values(cancel_requested_at=func.now(), cancel_reason=reason)
+    )
+    if task.attempt == 0:
+        await end_unstarted(conn, task, reason)
+    await outbox.put(
+        conn,
+        workspace_id=task.workspace_id,
+        kind=outbox.OutboxKind.WAKE if task.attempt == 0 else outbox.OutboxKind.CANCEL,
+        subject_id=task.id,
+    )
+
+
+async def end_unstarted(conn: AsyncConnection, task: AnyRow, reason: str | None) -> None:
+    """End a task whose attempt, if one was granted, was never handed to a machine."""
+    await close_unstarted(conn, task, reason or Reason.CANCELLED)
+    await end(conn, task, stopped(reason))
+
+
+async def close_unstarted(conn: AsyncConnection, task: AnyRow, reason: str) -> None:
+    """End an attempt that was granted and not taken up. The lock keeps another grant out until the end."""
+    await leases.lock(conn, task.workspace_id)
+    await conn.execute(
+        update(Attempt)
+        .where(Attempt.task_id == task.id, Attempt.ended_at.is_(None), Attempt.started_at.is_(None))
+        .values(ended_at=func.now(), reason=reason)
+    )
+
+
+def stopped(reason: str | None) -> Ending:
+    """The ending of a stop: a person's is ``cancelled``, a rule's is a failure with its reason."""
+    if reason is None or reason == Reason.CANCELLED:
+        return Ending(TaskStatus.CANCELLED, Reason.CANCELLED)
+    return failure(reason)
+
+
+async def _may_see(conn: AsyncConnection, actor: Actor, task: AnyRow) -> bool:
+    """The view gate: the agent's, and for a chat's task its creator alone."""
+    if task.workspace_id != actor.workspace_id:
+        return False
+    rows = await conn.execute(
+        select(Agent.owner_id, Agent.permission, Agent.allowed_member_ids, Chat.creator_id)
+        .outerjoin(Chat, Chat.id == task.chat_id)
+        .where(Agent.id == task.agent_id)
+    )
+    agent = rows.one()
+    if task.chat_id is not None and agent.creator_id != actor.member_id:
+        return False
+    access = AgentAccess(
+        task.agent_id,
+        agent.owner_id,
+        Permission(agent.permission),
+        frozenset(agent.allowed_member_ids),
+    )
+    return may_view(actor, access)
+
+
+async def set_status(
+    conn: AsyncConnection, task_id: UUID, status: TaskStatus, *, retry_at: datetime | None = None
+) -> None:
+    await conn.execute(update(Task).where(Task.id == task_id).values(status=status, retry_at=retry_at))

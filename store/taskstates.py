@@ -1,0 +1,16 @@
+"""Conditions on a task's status, written so that the partial indexes serve them.
+
+The statuses are literals: the planner can't match a parameter with an index's predicate.
+"""
+
+from sqlalchemy import TextClause, text
+
+
+def is_open() -> TextClause:
+    """The task has not ended."""
+    return text("tasks.status not in ('completed', 'failed', 'cancelled')")
+
+
+def not_started() -> TextClause:
+    """No attempt of the task is under way yet (and it has not ended)."""
+    return text("tasks.status in ('deferred', 'queued', 'waiting')")

@@ -1,0 +1,1 @@
+"""The real PostgreSQL and Temporal servers that tests run against, one of each per test session."""

@@ -1,0 +1,1 @@
+"""Workflows: deterministic, made of decisions that `domain` defines; they import nothing else of ours."""
