@@ -1,6 +1,5 @@
 """``segue agent``: the named teammates."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -8,6 +7,7 @@ import typer
 from cli.invocation import Invocation, verb
 from cli.output import Column
 from cli.references import agent_id, runtime_id
+from cli.texts import text_of
 from domain.errors import InvalidInput
 
 group = typer.Typer(
@@ -35,8 +35,7 @@ def create(
     runtime: Annotated[str, typer.Option(help="Name or id of the machine it runs on.")],
     model: Annotated[str | None, typer.Option(help="The provider's name of a model.")] = None,
     instructions: Annotated[
-        Path | None,
-        typer.Option(metavar="F", exists=True, dir_okay=False, allow_dash=True, help="File, - is stdin."),
+        str | None, typer.Option(metavar="F", help="The text, or a file that holds it; - is stdin.")
     ] = None,
     env: Annotated[
         list[str] | None, typer.Option(metavar="K=V", help="For its process; kept encrypted. Repeatable.")
@@ -52,7 +51,7 @@ def create(
         "name": name,
         "provider": provider,
         "model": model,
-        "instructions": _text_of(instructions),
+        "instructions": text_of(instructions),
         "env": _pairs(env),
         "args": arg,
         "permission": permission,
@@ -94,12 +93,6 @@ def archive(
     with invocation.client() as client:
         action = "restore" if undo else "archive"
         invocation.output.one(client.post(f"/agents/{agent_id(client, agent)}/{action}"))
-
-
-def _text_of(file: Path | None) -> str | None:
-    from cli.issues import read_text
-
-    return read_text(file)
 
 
 def _pairs(given: list[str] | None) -> dict[str, str] | None:

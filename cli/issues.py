@@ -1,7 +1,6 @@
 """``segue issue``: the board. People and agents use the same verbs."""
 
 import sys
-from pathlib import Path
 from typing import Annotated, Any
 from uuid import uuid4
 
@@ -13,13 +12,12 @@ from cli.invocation import Invocation, verb
 from cli.output import Column, Json, Output, notice
 from cli.references import agent_id, project_id, task_id
 from cli.tasks import COLUMNS as TASK_COLUMNS
-from domain.errors import InvalidInput
+from cli.texts import text_of
 
 group = typer.Typer(help="Issues, their comments, and the runs that they start.", no_args_is_help=True)
 
 Key = Annotated[str, typer.Argument(metavar="KEY", help="An issue's key (SEG-12) or id.")]
 _NOT_ALLOWED = 4
-_FILE = {"exists": True, "dir_okay": False, "allow_dash": True}
 
 
 @verb(group, "create")
@@ -28,7 +26,7 @@ def create(
     *,
     title: Annotated[str, typer.Argument(metavar="TITLE")],
     body: Annotated[
-        Path | None, typer.Option(metavar="F", help="File with the text, - is stdin.", **_FILE)
+        str | None, typer.Option(metavar="F", help="The text, or a file that holds it; - is stdin.")
     ] = None,
     parent: Annotated[
         str | None, typer.Option(metavar="KEY", help="The issue that this one is part of.")
@@ -40,7 +38,7 @@ def create(
     priority: Annotated[str | None, typer.Option(help="urgent, high, medium, low or none.")] = None,
 ) -> None:
     """Open an issue. Example: segue issue create "Login fails on Safari" --assign Ada"""
-    text = read_text(body)
+    text = text_of(body)
     with invocation.client() as client:
         content = {
             "title": title,
@@ -171,16 +169,6 @@ def issue_runs(invocation: Invocation, key: Key) -> None:
     """The runs on an issue, newest first."""
     with invocation.client() as client:
         invocation.output.rows(client.items(f"/issues/{key}/tasks"), TASK_COLUMNS)
-
-
-def read_text(file: Path | None) -> str | None:
-    """A file's text, or stdin's for ``-``. Raises `InvalidInput` when it isn't UTF-8."""
-    if file is None:
-        return None
-    try:
-        return sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise InvalidInput(f"{file} is not UTF-8 text.") from error
 
 
 def _wait(client: ApiClient, output: Output, made: Json) -> int:

@@ -6,6 +6,7 @@ on, and another `Run` over the same directory comes to the same events, numbers 
 
 import asyncio
 import contextlib
+import os
 import time
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,6 +22,7 @@ from domain.reasons import Reason
 from machine.attempt import AgentProcess, AttemptDirectory, ProcessState
 from machine.delivery import Delivery
 from machine.ending import CANCELLED, EndFacts, Ending, Stop, StopCause, failure, judge
+from machine.environment import settings
 from machine.follow import Follower
 from machine.journal import Close, Journal
 from machine.launch import FRESH_AFTER_REFUSAL, TAKEN_POLL_SECONDS, Machine, Terms, terms_of
@@ -31,6 +33,7 @@ from machine.records import persist
 from machine.redaction import Redactor
 from machine.start import SEALED_BY_CANCEL, CancelledBeforeStart, Starter
 from machine.transcript import Transcript, moment
+from machine.workdirs import session_exists
 
 log = structlog.get_logger()
 
@@ -160,7 +163,7 @@ class Run:
                 terms = FRESH_AFTER_REFUSAL
             await delivery.flush()
         await self._starter.collect()
-        return self._outcome(chapters)
+        return self._outcome(chapters, await self._session_used(chapters[-1]))
 
     # -- following --------------------------------------------------------------------------------
 
@@ -283,14 +286,33 @@ class Run:
     def _journal(self, process: AgentProcess) -> Journal:
         return self._journals.setdefault(process.number, process.journal())
 
-    def _outcome(self, chapters: list[_Chapter]) -> Outcome:
+    async def _session_used(self, chapter: _Chapter) -> str | None:
+        """The trusted session; else one that was only named, if the provider has stored it all the same.
+
+        A run that dies before its first answer has its prompt in the session's file already: without
+        this a turn cancelled early would be forgotten.
+        """
+        named = chapter.transcript.parsed.revealed_session_id
+        if chapter.session_id is not None or named is None:
+            return chapter.session_id
+        try:
+            brief = await self._starter.brief()
+        except NotFound:
+            return None
+        env = settings(brief, os.environ, self._machine.config.inherit)
+        stored = await asyncio.to_thread(
+            session_exists, self._provider, named, self._directory.record.work_dir, env
+        )
+        return named if stored else None
+
+    def _outcome(self, chapters: list[_Chapter], session_id: str | None) -> Outcome:
         last = chapters[-1]
         ended = last.process.exit()
         failed = last.ending.status is OutcomeStatus.FAILED
         return Outcome(
             status=last.ending.status,
             reason=last.ending.reason,
-            session_id=last.session_id,
+            session_id=session_id,
             refused_session_id=self._refused_session(chapters),
             result_seq=last.transcript.result_seq,
             error_seq=last.transcript.error_seq if failed else None,

@@ -140,6 +140,17 @@ class Starter:
         self._token = answer.token
         return answer
 
+    async def brief(self) -> Brief:
+        """The attempt's brief, fetched when nobody gave it. Raises `NotFound`."""
+        if self._brief is None:
+            attempt_id = self._directory.attempt_id
+            self._brief = await insist(
+                lambda: self._machine.plane.brief(attempt_id),
+                what="brief",
+                cap=self._machine.config.retry_cap,
+            )
+        return self._brief
+
     async def _credentials(self) -> Credentials:
         token = self._token or (await self._claim()).token
         attempt_id = self._directory.attempt_id

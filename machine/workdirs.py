@@ -61,7 +61,7 @@ def gate(
         return _refusal(brief, str(refusal))
     except OSError as error:
         return _machine_failure(error)
-    session_lost = not _session_exists(provider, brief.session_id, place.path, env)
+    session_lost = not session_exists(provider, brief.session_id, place.path, env)
     return GateResult(
         ok=True,
         work_dir=place.path,
@@ -213,9 +213,8 @@ def _read_marker(path: str) -> dict[str, str]:
     return marker if isinstance(marker, dict) else {}
 
 
-def _session_exists(
-    provider: Provider, session_id: str | None, work_dir: str, env: Mapping[str, str]
-) -> bool:
+def session_exists(provider: Provider, session_id: str | None, work_dir: str, env: Mapping[str, str]) -> bool:
+    """Whether the provider's own store has this session; true where it can't be looked into."""
     if session_id is None:
         return True
     patterns = provider.session_paths(session_id, work_dir, env)

@@ -120,12 +120,18 @@ async def grant_all(conn: AsyncConnection, workspace_id: UUID) -> None:
 
 
 async def give_up(conn: AsyncConnection, *, workspace_id: UUID, task_id: UUID) -> None:
-    """The task ended: give back what it holds, leave every queue, and let the next ones in."""
+    """The task ended: give back what it holds, leave every queue, and let the next ones in.
+
+    Its lane is looked at even if it held nothing: a later task waits for an earlier one from the
+    moment that one is queued.
+    """
     await lock(conn, workspace_id)
+    lanes = await conn.scalars(select(Task.lane_id).where(Task.id == task_id))
     waits = await conn.execute(
         delete(LeaseWait).where(LeaseWait.task_id == task_id).returning(LeaseWait.kind, LeaseWait.key)
     )
-    left = [(_lease_kind(WaitKind(row.kind)), row.key) for row in waits]
+    left = [(LeaseKind.LANE, lane_id) for lane_id in lanes]
+    left += [(_lease_kind(WaitKind(row.kind)), row.key) for row in waits]
     held = await conn.execute(delete(Lease).where(Lease.task_id == task_id).returning(Lease.kind, Lease.key))
     freed = [(LeaseKind(row.kind), row.key) for row in held]
     await _scan(conn, freed + [key for key in left if key not in freed])

@@ -5,6 +5,7 @@ At the stop: poll no more, let go of every run, exit. The agents go on and are a
 """
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 from importlib.metadata import version
 
@@ -21,8 +22,9 @@ from machine.plane import Plane, insist
 from machine.root import RootDirectory
 from machine.supervisor import Supervisor
 from providers import registry
+from providers.base import Limits
 from workers.control import connect_patiently, stop_on_signals
-from workers.settings import Settings
+from workers.settings import ProviderSettings, Settings
 
 log = structlog.get_logger(__name__)
 
@@ -152,5 +154,18 @@ def machine_config(settings: Settings) -> MachineConfig:
     return MachineConfig(
         api_url=settings.api_url,
         binaries={name: one.path for name, one in settings.providers.items() if one.path},
+        limits={name: _limits(name, one) for name, one in settings.providers.items()},
         disk_floor=settings.min_free_bytes,
+    )
+
+
+def _limits(name: str, configured: ProviderSettings) -> Limits:
+    """The provider's own watchdog limits, where the configuration says nothing else."""
+    given = {
+        "startup": configured.startup_seconds,
+        "idle": configured.idle_seconds,
+        "tool_idle": configured.tool_idle_seconds,
+    }
+    return replace(
+        registry.get(name).limits, **{key: value for key, value in given.items() if value is not None}
     )

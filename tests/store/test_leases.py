@@ -147,6 +147,24 @@ async def test_cancelling_a_waiter_lets_the_next_one_in(board: Board) -> None:
     assert {holder for _, holder in await board.leases()} == {third}
 
 
+@pytest.mark.parametrize("asked", [True, False])
+async def test_cancelling_the_head_of_a_lane_lets_the_next_one_in(board: Board, *, asked: bool) -> None:
+    """Also when it waited for something else than the lane, or had not asked yet."""
+    runtime = await board.runtime()
+    agent, issue = await board.agent(runtime, at_once=1), await board.issue()
+    running = await board.task(agent, await board.issue())
+    resolution = await board.running(running)
+    head = await board.task(agent, issue)
+    if asked:
+        assert (await board.resolve(head)).wait_kind is WaitKind.AGENT_CAPACITY
+    later = await board.rerun(agent, issue)
+    assert (await board.resolve(later)).wait_kind is WaitKind.LANE
+    await board.cancel(head)
+    await board.record(running, resolution, outcome())
+    assert later in await board.outbox("wake")
+    assert (await board.resolve(later)).kind is Resolved.RUN
+
+
 async def test_set_aside_keeps_directory_and_session_closed(board: Board) -> None:
     """Without an outcome lane and slots are freed; the next task waits for the directory."""
     agent, issue = await board.agent(await board.runtime()), await board.issue()
