@@ -9,7 +9,11 @@ PYTEST_ARGS ?=
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PYTEST := $(BIN)/pytest --numprocesses $(TEST_WORKERS) --dist worksteal
-CLAUDE := $(CURDIR)/.state/agents/node_modules/.bin/claude
+AGENTS := $(CURDIR)/.state/agents/node_modules/.bin
+CLAUDE := $(AGENTS)/claude
+CODEX := $(AGENTS)/codex
+CLAUDE_ACP := $(AGENTS)/claude-agent-acp
+CODEX_ACP := $(AGENTS)/codex-acp
 CHROMIUM := $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
 # A failed part of a pipe is a failed step, which plain sh can't say.
 SHELL := /bin/bash
@@ -31,7 +35,10 @@ check: style types contracts ## Format check, lint, types, import contracts and 
 
 .PHONY: test
 test: style types contracts agents ## Everything: the checks, and all tests against real services
-	SEGUE_TEST_CLAUDE="$$(test -x '$(CLAUDE)' && echo '$(CLAUDE)')" SEGUE_TEST_CHROMIUM='$(CHROMIUM)' \
+	SEGUE_TEST_CLAUDE="$$(test -x '$(CLAUDE)' && echo '$(CLAUDE)')" \
+		SEGUE_TEST_CODEX="$$(test -x '$(CODEX)' && echo '$(CODEX)')" \
+		SEGUE_TEST_CLAUDE_ACP="$$(test -x '$(CLAUDE_ACP)' && echo '$(CLAUDE_ACP)')" \
+		SEGUE_TEST_CODEX_ACP="$$(test -x '$(CODEX_ACP)' && echo '$(CODEX_ACP)')" SEGUE_TEST_CHROMIUM='$(CHROMIUM)' \
 		$(PYTEST) $(PYTEST_ARGS)
 
 .PHONY: style

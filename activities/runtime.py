@@ -23,6 +23,7 @@ log = structlog.get_logger()
 
 #: Independent of the agent's output, and well under the throttle, so that a cancel is seen within 1 s.
 BEAT_SECONDS = 0.5
+_KEPT_BRIEFS = 64
 #: A stop that left something alive is tried again by its workflow.
 _STOP_FAILED = "StopIncomplete"
 
@@ -43,8 +44,14 @@ class RuntimeActivities:
         except NotFound:
             # Ended meanwhile: whatever is answered, the API won't let it start.
             return GateResult(ok=False, failure=Reason.CANCELLED)
-        self._briefs[step.attempt_id] = brief
+        self._keep(brief)
         return await self._supervisor.gate(brief)
+
+    def _keep(self, brief: Brief) -> None:
+        """Keep the brief for the run that follows; one whose run never came makes room for others."""
+        self._briefs[brief.attempt_id] = brief
+        while len(self._briefs) > _KEPT_BRIEFS:
+            del self._briefs[next(iter(self._briefs))]
 
     @activity.defn(name=names.RUN_AGENT)
     async def run_agent(self, step: RunInput) -> Outcome:

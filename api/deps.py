@@ -1,8 +1,9 @@
 """What the API is given by the process that serves it."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from domain.collection import CollectionRules
 from store.database import Database
 from store.secretbox import SecretBox
 from store.taskviews import TemporalLinks
@@ -26,6 +27,8 @@ class ApiDeps:
     heartbeat_seconds: float = 5.0
     #: A runtime that was silent for longer is shown as offline.
     offline_after: float = 30.0
+    #: How long what lies on agent machines is kept.
+    collection: CollectionRules = field(default_factory=CollectionRules)
 
     @property
     def links(self) -> TemporalLinks:

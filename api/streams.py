@@ -98,14 +98,15 @@ async def follow(
     with listeners.subscribe(task_id) as wake:
         while True:
             wake.clear()
-            if loop.time() - checked > RECHECK_SECONDS:
-                if not await _passes(check):
-                    return
-                checked = loop.time()
             async with database.begin() as conn:
                 chapter = await transcripts.chapter(conn, task_id, after, CHAPTER_EVENTS)
             if chapter is None:
                 return
+            # After the read: what was written since the right was lost must not be shown.
+            if loop.time() - checked > RECHECK_SECONDS:
+                if not await _passes(check):
+                    return
+                checked = loop.time()
             for row in chapter.events:
                 yield _event(row)
                 after = row.seq

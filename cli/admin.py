@@ -8,7 +8,7 @@ from uuid import UUID
 import typer
 
 from cli.invocation import Invocation, verb
-from cli.processes import local_settings
+from cli.processes import answering_database_url
 from domain.errors import NotFound
 from domain.statuses import Role
 
@@ -96,7 +96,7 @@ def secret_key(invocation: Invocation) -> None:
 def _in_transaction(work: "Callable[[AsyncConnection], Awaitable[Result]]") -> Result:
     from store.database import Database
 
-    url = local_settings().required_database_url()
+    url = answering_database_url()
 
     async def run() -> Result:
         database = Database(url, pool_size=1)

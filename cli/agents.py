@@ -71,8 +71,7 @@ def list_agents(
 ) -> None:
     """All agents."""
     with invocation.client() as client:
-        found = (one for one in client.items("/agents") if archived or one.get("archived_at") is None)
-        invocation.output.rows(found, _COLUMNS)
+        invocation.output.rows(client.items("/agents", archived=str(archived).lower()), _COLUMNS)
 
 
 @verb(group, "show")

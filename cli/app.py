@@ -65,6 +65,7 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run one command line; returns the exit code."""
     try:
+        _refuse_bytes(arguments)
         code = app(arguments, prog_name="segue", standalone_mode=False)
         sys.stdout.flush()
     except typer.TyperException as error:
@@ -79,7 +80,20 @@ def run(arguments: list[str]) -> int:
         # Whoever read our output has seen enough; without this Python complains when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
+    except OSError as error:
+        # What our own code opens it reports itself; this is a full disk or a closed descriptor under stdout.
+        notice(f"segue: {error}")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return FAILED
     return code if isinstance(code, int) else OK
+
+
+def _refuse_bytes(arguments: list[str]) -> None:
+    """Python smuggles argument bytes that are no text in as lone surrogates, which nothing can send on."""
+    for argument in arguments:
+        if any("\ud800" <= character <= "\udfff" for character in argument):
+            message = f"{argument!r} is not UTF-8 text."
+            raise InvalidInput(message)
 
 
 def _show_usage(error: typer.TyperException) -> None:

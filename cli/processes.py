@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.invocation import Invocation, verb
-from cli.output import notice
+from cli.output import Column, notice
 from domain.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -96,6 +96,32 @@ def runtime(
     asyncio.run(process.run(settings))
 
 
+@verb(worker, "gc")
+def gc(
+    invocation: Invocation,
+    *,
+    root_folder: Annotated[
+        Path | None, typer.Option("--root", metavar="DIR", help="The runtime's folder (SEGUE_ROOT).")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
+) -> None:
+    """Delete what nobody needs any more on this machine, and say how big everything is.
+
+    The worker does the same every hour, and may run meanwhile. Needs SEGUE_API_URL and
+    SEGUE_RUNTIME_TOKEN; without a folder it is the local stack's.
+    Example: segue worker gc --root ~/segue-runtime --dry-run
+    """
+    from workers import collector
+
+    settings = _runtime_settings(invocation, root_folder)
+    rows = asyncio.run(collector.collect_once(settings, dry_run=dry_run))
+    invocation.output.rows(rows, _COLLECTED)
+    freed = sum(row["bytes"] or 0 for row in rows if row["decision"].startswith("collect"))
+    notice(f"{_size(freed)} {'could be freed' if dry_run else 'freed'}")
+    if any(row["decision"] == "failed" for row in rows):
+        raise typer.Exit(1)
+
+
 @verb(db, "upgrade")
 def upgrade(
     invocation: Invocation,
@@ -105,7 +131,7 @@ def upgrade(
     """Bring the database's schema up to this version of Segue."""
     from store import schema
 
-    url = local_settings().required_database_url()
+    url = answering_database_url()
     schema.upgrade(url, revision)
     invocation.output.one({"revision": schema.current(url)})
 
@@ -115,8 +141,63 @@ def current(invocation: Invocation) -> None:
     """The database's revision, and the one that this version of Segue wants."""
     from store import schema
 
-    url = local_settings().required_database_url()
+    url = answering_database_url()
     invocation.output.one({"revision": schema.current(url), "wanted": schema.head()})
+
+
+def _runtime_settings(invocation: Invocation, root_folder: Path | None) -> "Settings":
+    """The configuration; where it names no root, the local stack's runtime (`segue up`)."""
+    from workers.folder import StackFolder, default_folder
+    from workers.settings import Settings
+
+    given = invocation.given
+    settings = Settings.load(root=root_folder, api_url=given.api_url, runtime_token=given.token)
+    if settings.root is not None:
+        return settings
+    folder = StackFolder(default_folder())
+    record = folder.read()
+    if record is None or not record.runtime_token:
+        return settings
+    return Settings.load(root=folder.runtime_root, api_url=record.api_url, runtime_token=record.runtime_token)
+
+
+def _size(count: int | None) -> str:
+    """Bytes for people."""
+    if count is None:
+        return ""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"
+
+
+_COLLECTED = (
+    Column("decision", "decision"),
+    Column("reason", "reason"),
+    Column("size", lambda row: _size(row["bytes"])),
+    Column("what", "what"),
+    Column("error", "error"),
+    Column("path", "path"),
+)
+
+
+def answering_database_url() -> str:
+    """The address of the configured database. Raises `Unavailable` if it doesn't answer."""
+    from store.database import Database
+
+    url = local_settings().required_database_url()
+
+    async def check() -> None:
+        database = Database(url, pool_size=1)
+        try:
+            await database.check()
+        finally:
+            await database.dispose()
+
+    asyncio.run(check())
+    return url
 
 
 def local_settings() -> "Settings":
@@ -125,8 +206,10 @@ def local_settings() -> "Settings":
     from workers.settings import Settings
 
     settings = Settings.load()
+    if settings.database_url is not None:
+        return settings
     record = StackFolder(default_folder()).read()
-    if settings.database_url is not None or record is None or not record.database_url:
+    if record is None or not record.database_url:
         return settings
     return Settings.load(
         database_url=record.database_url,

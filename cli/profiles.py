@@ -26,6 +26,7 @@ def config_file() -> Path:
     """``$XDG_CONFIG_HOME/segue/config.toml``, by default below ``~/.config``.
 
     It has one table a profile: ``[default]`` with ``api_url`` and ``token``.
+    Raises `RuntimeError` when nothing says where ``~`` is.
     """
     base = os.environ.get("XDG_CONFIG_HOME")
     return (Path(base) if base else Path.home() / ".config") / "segue" / "config.toml"
@@ -60,11 +61,21 @@ def _first(places: list[tuple[str | None, str | None]]) -> Connection:
         raise InvalidInput(
             f"No token for {address}: set {TOKEN_VARIABLE}, give --token, or add it to a profile."
         )
+    if not (token.isascii() and token.isprintable()):
+        raise InvalidInput("The token holds characters that no token has: was it copied whole?")
     return Connection(address.rstrip("/"), token)
 
 
 def _profile(name: str, *, required: bool) -> tuple[str | None, str | None]:
-    file = config_file()
+    try:
+        file = config_file()
+    except RuntimeError as error:
+        # A container may run us as a user without a name or a home; the environment can still say it all.
+        if required:
+            raise InvalidInput(
+                f"There is no profile [{name}]: {error} Set HOME or XDG_CONFIG_HOME."
+            ) from error
+        return None, None
     profiles = _read(file) or {}
     if name not in profiles:
         if required:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from typing import Any
 from uuid import UUID
 
 from cli.client import ApiClient
@@ -15,7 +16,7 @@ _HEX = re.compile(r"[0-9a-f-]{4,35}")
 
 def agent_id(client: ApiClient, reference: str) -> str:
     """Raises `NotFound`, or `InvalidInput` when several fit."""
-    return _named(client, "agent", "/agents", reference)
+    return _named(client, "agent", "/agents", reference, archived="true")
 
 
 def runtime_id(client: ApiClient, reference: str) -> str:
@@ -36,10 +37,12 @@ def task_id(client: ApiClient, reference: str) -> str:
     return _beginning("task", reference, recent)
 
 
-def _named(client: ApiClient, noun: str, path: str, reference: str) -> str:
+def _named(client: ApiClient, noun: str, path: str, reference: str, **filters: Any) -> str:
+    """The only one of that name; a standing one goes before archived ones of the same name."""
     if _is_id(reference):
         return reference
-    everything = list(client.items(path))
+    everything = list(client.items(path, **filters))
+    everything = _standing(everything, reference) or everything
     same = [item["id"] for item in everything if item["name"] == reference]
     if len(same) == 1:
         return str(same[0])
@@ -47,6 +50,11 @@ def _named(client: ApiClient, noun: str, path: str, reference: str) -> str:
     if len(alike) == 1:
         return str(alike[0])
     return _beginning(noun, reference, everything)
+
+
+def _standing(items: list[Json], reference: str) -> list[Json]:
+    name = reference.lower()
+    return [item for item in items if item["name"].lower() == name and not item.get("archived_at")]
 
 
 def _beginning(noun: str, reference: str, items: Iterable[Json]) -> str:

@@ -107,6 +107,14 @@ def retry(invocation: Invocation, task: Task) -> None:
     invocation.output.one(answer)
 
 
+@verb(group, "retry-now")
+def retry_now(invocation: Invocation, task: Task) -> None:
+    """Don't wait any longer for a quota's reset or for the pause before a retry."""
+    with invocation.client() as client:
+        answer = client.post(f"/tasks/{task_id(client, task)}/retry-now")
+    invocation.output.one(answer)
+
+
 def summary(task: Json) -> Json:
     """What `show` says of a task as text."""
     shown = {name: task.get(name) for name in _SUMMARY}

@@ -3,7 +3,7 @@
 from datetime import datetime
 from uuid import UUID
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 
 from domain.statuses import Continuity, ContinuityReason
 
@@ -85,7 +85,7 @@ class StartAnswer(BaseModel):
 class SessionPin(BaseModel):
     """Body of ``POST /runtime/attempts/{id}/session``."""
 
-    session_id: str
+    session_id: str = Field(min_length=1, max_length=500)
 
 
 class AttemptState(BaseModel):
@@ -137,9 +137,33 @@ class HeartbeatRequest(BaseModel):
     free_bytes: int | None = None
 
 
+class LocalDirectoryQuestion(BaseModel):
+    """A project's own directory that its runtime has not looked at yet; ``path`` as a person wrote it."""
+
+    id: UUID
+    path: str
+
+
 class HeartbeatAnswer(BaseModel):
     """``draining`` tells the worker to take no new work; ``slots`` may have been changed."""
 
     draining: bool
     slots: int
     server_time: datetime
+    local_directories: list[LocalDirectoryQuestion] = Field(default_factory=list)
+
+
+class LocalDirectoryCheck(BaseModel):
+    """Body of ``POST /runtime/local-directories/{id}``: the real path with device and inode, or a refusal."""
+
+    path: str | None = None
+    device: int | None = None
+    inode: int | None = None
+    refusal: str | None = None
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> "LocalDirectoryCheck":
+        found = None not in (self.path, self.device, self.inode)
+        if found == (self.refusal is not None):
+            raise ValueError("either path, device and inode, or a refusal")
+        return self

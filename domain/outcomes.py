@@ -50,6 +50,9 @@ class Outcome(BaseModel):
     session_id: str | None = None
     #: The session that was asked for and refused by the provider, or was found missing.
     refused_session_id: str | None = None
+    #: The provider named a session, worked in it and left nothing of it in its store: ``session_id``
+    #: must be retired, even if it was pinned during the run.
+    session_rollout_missing: bool = False
     result_seq: int | None = None
     error_seq: int | None = None
     last_seq: int = 0

@@ -51,6 +51,8 @@ class DirectoryFacts(BaseModel):
     created_at: datetime
     gone: bool = False
     gone_reason: str | None = None
+    #: A project's own directory: used only as long as it is the one that the task has to use.
+    local: bool = False
 
 
 class PointerFacts(BaseModel):
@@ -63,10 +65,12 @@ class PointerFacts(BaseModel):
     runtime_id: UUID
     #: Newest first by the end of their last run.
     sessions: Sequence[SessionFacts] = ()
-    #: Newest first. In mode TASK: the source task's own directory alone.
+    #: Last used first. In mode TASK: the source task's own directory alone.
     directories: Sequence[DirectoryFacts] = ()
     #: Has any attempt of this lane (or of the source task) started before?
     ran_before: bool = False
+    #: The directory that the task's project prescribes on this runtime; it is always the one decided.
+    local_directory_id: UUID | None = None
 
 
 class ResumeDecision(BaseModel):
@@ -85,40 +89,53 @@ def resolve(facts: PointerFacts) -> ResumeDecision:
     if facts.mode is PointerMode.FRESH:
         return ResumeDecision(
             session_id=None,
-            directory_id=None,
+            directory_id=facts.local_directory_id,
             continuity=Continuity.FRESH,
             reason=ContinuityReason.ASKED_FOR,
         )
-    directory, lost_directory = _directory(facts)
+    directory_id, lost_directory = _directory(facts)
     session, refusal = _session(facts)
-    if session is not None and _session_lives_elsewhere(session, directory):
-        session, refusal = None, lost_directory or ContinuityReason.SESSION_NEVER_RECORDED
+    if session is not None and _session_lives_elsewhere(session, directory_id):
+        refusal = lost_directory or _why_elsewhere(facts, session)
+        session = None
     if session is not None:
         return ResumeDecision(
             session_id=session.id,
-            directory_id=directory.id if directory else None,
+            directory_id=directory_id,
             continuity=Continuity.RESUMED,
         )
     # A lost directory says more than a refused session: people must not look for files that are gone.
     reason = lost_directory or refusal
     return ResumeDecision(
         session_id=None,
-        directory_id=directory.id if directory else None,
+        directory_id=directory_id,
         continuity=Continuity.FIRST if reason is None else Continuity.LOST,
         reason=reason,
     )
 
 
-def _directory(facts: PointerFacts) -> tuple[DirectoryFacts | None, ContinuityReason | None]:
-    """The newest usable directory on this runtime, and how the newest one was lost if there is none."""
-    for directory in facts.directories:
+def _directory(facts: PointerFacts) -> tuple[UUID | None, ContinuityReason | None]:
+    """The project's own directory, else the newest usable one on this runtime, and what was lost by it."""
+    if facts.local_directory_id is not None:
+        return facts.local_directory_id, _moved(facts, facts.local_directory_id)
+    own = [directory for directory in facts.directories if not directory.local]
+    for directory in own:
         if directory.runtime_id == facts.runtime_id and not directory.gone:
-            return directory, None
-    if not facts.directories or not facts.ran_before:
+            return directory.id, None
+    if not own or not facts.ran_before:
         return None, None
-    if facts.directories[0].runtime_id == facts.runtime_id:
+    if own[0].runtime_id == facts.runtime_id:
         return None, ContinuityReason.WORKDIR_GONE
     return None, ContinuityReason.RUNTIME_CHANGED
+
+
+def _moved(facts: PointerFacts, directory_id: UUID) -> ContinuityReason | None:
+    """The lane has worked in another directory so far, and what it left is there."""
+    latest = facts.sessions[0] if facts.sessions else None
+    before = {directory.id for directory in facts.directories}
+    if latest is not None and latest.runtime_id == facts.runtime_id and latest.directory_id is not None:
+        before = {latest.directory_id}
+    return ContinuityReason.DIRECTORY_CHANGED if before and directory_id not in before else None
 
 
 def _session(facts: PointerFacts) -> tuple[SessionFacts | None, ContinuityReason | None]:
@@ -136,10 +153,10 @@ def session_refusal(session: SessionFacts, *, provider: str, runtime_id: UUID) -
         return ContinuityReason.RUNTIME_CHANGED
     if session.provider != provider:
         return ContinuityReason.PROVIDER_CHANGED
-    if session.last_reason and session.last_status == "failed" and poisons(session.last_reason):
-        return ContinuityReason.POISONED
     if session.retired_at is not None:
         return retirement_reason(session.retired_reason)
+    if session.last_reason and session.last_status == "failed" and poisons(session.last_reason):
+        return ContinuityReason.POISONED
     return None
 
 
@@ -152,6 +169,15 @@ def retirement_reason(retired_reason: str | None) -> ContinuityReason:
     return ContinuityReason.RETIRED
 
 
-def _session_lives_elsewhere(session: SessionFacts, directory: DirectoryFacts | None) -> bool:
+def _session_lives_elsewhere(session: SessionFacts, directory_id: UUID | None) -> bool:
     """CLIs find sessions by their start directory, so a session without its directory is lost."""
-    return directory is None or (session.directory_id is not None and session.directory_id != directory.id)
+    return directory_id is None or (session.directory_id is not None and session.directory_id != directory_id)
+
+
+def _why_elsewhere(facts: PointerFacts, session: SessionFacts) -> ContinuityReason:
+    """The lane no longer works in a project's own directory, or its newest run recorded no session."""
+    own = {directory.id: directory for directory in facts.directories if not directory.local}
+    home = own.get(session.directory_id) if session.directory_id else None
+    if home is None:
+        return ContinuityReason.DIRECTORY_CHANGED
+    return ContinuityReason.WORKDIR_GONE if home.gone else ContinuityReason.SESSION_NEVER_RECORDED

@@ -27,7 +27,7 @@ _NOTICES: dict[ContinuityReason, str] = {
         "Your files are still in the working directory."
     ),
     ContinuityReason.RUNTIME_CHANGED: (
-        "You now run on another machine: your earlier conversation and files are not on it."
+        "You now run on another machine than last time: that conversation and its files are not on it."
     ),
     ContinuityReason.PROVIDER_CHANGED: (
         "Your earlier conversation belongs to another agent program and can't be continued. "
@@ -36,6 +36,10 @@ _NOTICES: dict[ContinuityReason, str] = {
     ContinuityReason.WORKDIR_GONE: (
         "Your earlier working directory is gone, and your conversation with it. "
         "This directory is new and empty."
+    ),
+    ContinuityReason.DIRECTORY_CHANGED: (
+        "You work in another directory than before: the project's own one was set or taken away. "
+        "Your earlier conversation stayed with the earlier directory."
     ),
     ContinuityReason.SESSION_MISSING: (
         "Your earlier conversation is no longer stored on this machine. "

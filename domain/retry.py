@@ -40,6 +40,7 @@ class RetryPolicy(BaseModel):
     #: Longest wait for a stated reset; a later one ends the task with its reason.
     max_quota_wait: timedelta = timedelta(hours=24)
     max_quota_waits: int = 5
+    #: Longest jitter after a reset; a short wait has a tenth of its length.
     quota_jitter: timedelta = timedelta(seconds=30)
 
 
@@ -78,7 +79,9 @@ def _decide_quota(
 ) -> RetryDecision:
     if resets_at - now > policy.max_quota_wait or quota_waits >= policy.max_quota_waits:
         return END
-    return RetryDecision(action=RetryAction.QUOTA, at=max(resets_at, now) + policy.quota_jitter * jitter)
+    reset = max(resets_at, now)
+    spread = min(policy.quota_jitter, (reset - now) / 10)
+    return RetryDecision(action=RetryAction.QUOTA, at=reset + spread * jitter)
 
 
 def _decide_network(attempt: int, policy: RetryPolicy, now: datetime) -> RetryDecision:

@@ -11,7 +11,9 @@ CLOSED = frozenset({"done", "cancelled"})
 ISSUE_STATUSES = ("backlog", "todo", "in_progress", "in_review", "done", "blocked", "cancelled")
 PRIORITIES = ("urgent", "high", "medium", "low", "none")
 
-_MENTION = re.compile(r"\[@[^\]\n]*\]\(mention://(agent|member|all)/([^)\s]*)\)")
+# The second half of a mention link: its name is looked for backwards from here, and the target is bounded,
+# since a pattern for the whole link takes quadratic time for a text of many openings that nothing closes.
+_TARGET = re.compile(r"\]\(mention://(agent|member|all)/([^)\s]{0,200})\)")
 
 
 class TriggerOutcome(StrEnum):
@@ -46,8 +48,14 @@ class CommentRouting:
 
 def mentions(body: str) -> list[Mention]:
     """Mention links in order, without repeats; a plain ``@name`` is none."""
-    found = (Mention(kind, target) for kind, target in _MENTION.findall(body))
+    found = (Mention(*link.groups()) for link in _TARGET.finditer(body) if _named(body, link.start()))
     return list(dict.fromkeys(found))
+
+
+def _named(body: str, end: int) -> bool:
+    """Is there a ``[@name`` on the line before ``end``, without a bracket that closes it earlier?"""
+    start = body.rfind("]", 0, end) + 1
+    return body.find("[@", max(start, body.rfind("\n", start, end)), end) >= 0
 
 
 def without_address(body: str, agent_id: UUID) -> str:

@@ -23,8 +23,6 @@ class TaskStatus(StrEnum):
 
 
 TERMINAL = frozenset({TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.CANCELLED})
-#: No attempt is under way: a comment may still join, a cancel needs no machine.
-NOT_STARTED = frozenset({TaskStatus.DEFERRED, TaskStatus.QUEUED, TaskStatus.WAITING})
 #: Asleep between attempts; keeps lane, directory and session, not the capacity slots.
 SLEEPING = frozenset({TaskStatus.RETRY_WAIT, TaskStatus.WAITING_QUOTA})
 
@@ -56,6 +54,7 @@ class ContinuityReason(StrEnum):
     RUNTIME_CHANGED = "runtime_changed"
     PROVIDER_CHANGED = "provider_changed"
     WORKDIR_GONE = "workdir_gone"
+    DIRECTORY_CHANGED = "directory_changed"
     SESSION_MISSING = "session_missing"
     SESSION_NEVER_RECORDED = "session_never_recorded"
     ROLLOUT_MISSING = "session_rollout_missing"

@@ -240,6 +240,22 @@ class AttemptDirectory:
         """Undo `create`; only for an attempt that never started."""
         shutil.rmtree(self.path, ignore_errors=True)
 
+    def is_read(self) -> bool:
+        """Somebody follows the run, in this process or another."""
+        try:
+            descriptor = os.open(self.path / "tail.lock", os.O_RDWR)
+        except FileNotFoundError:
+            return False
+        try:
+            return not _try_lock(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def lives(self, boot_id: str) -> bool:
+        """One of its processes has started and not been seen to end."""
+        states = (self.process(number).state(boot_id) for number in (1, 2))
+        return ProcessState.STARTED in states
+
     @contextlib.asynccontextmanager
     async def tail_lock(self) -> AsyncIterator[None]:
         """Wait to be the one who reads this attempt's output; the kernel frees it with its holder."""

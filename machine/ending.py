@@ -3,7 +3,7 @@
 import errno
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
@@ -116,7 +116,8 @@ def _stopped(facts: EndFacts) -> Ending:
     stop = facts.stop
     if stop is None or stop.cause is StopCause.CANCELLED:
         return CANCELLED
-    return failure(Reason(stop.cause.value), stop.detail, _last_line(facts.stderr_tail))
+    reason = Reason(facts.parsed.stall_reason or stop.cause.value)
+    return failure(reason, stop.detail, facts.parsed.error_text or _last_line(facts.stderr_tail))
 
 
 def _never_ran(complaint: Mapping[str, Any]) -> Ending:
@@ -138,6 +139,7 @@ def _classify(provider: Provider, facts: EndFacts) -> Verdict:
         signal=None if ours or ended is None else ended.signal,
         stderr_tail=facts.stderr_tail,
         requested_session_id=facts.requested_session_id,
+        ended_at=None if ended is None else datetime.fromtimestamp(ended.ended_at, UTC),
     )
     try:
         return provider.classify(run)

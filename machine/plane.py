@@ -20,12 +20,14 @@ from domain.brief import (
     Brief,
     HeartbeatAnswer,
     HeartbeatRequest,
+    LocalDirectoryCheck,
     RegisterAnswer,
     RegisterRequest,
     SessionPin,
     StartAnswer,
     StartRequest,
 )
+from domain.collection import CollectionAnswer, CollectionRequest
 from domain.errors import (
     AttemptElsewhere,
     Conflict,
@@ -103,6 +105,13 @@ class Plane:
 
     async def pin_session(self, attempt_id: UUID, session_id: str) -> None:
         await self._send("POST", f"/attempts/{attempt_id}/session", _body(SessionPin(session_id=session_id)))
+
+    async def answer_local_directory(self, resource_id: UUID, check: LocalDirectoryCheck) -> None:
+        await self._send("POST", f"/local-directories/{resource_id}", _body(check))
+
+    async def check_collection(self, request: CollectionRequest) -> CollectionAnswer:
+        """What may be deleted here; unless it is a dry run, the API gives up what may."""
+        return await self._call("POST", "/gc/check", CollectionAnswer, _body(request))
 
     async def close(self) -> None:
         await self._http.aclose()

@@ -50,7 +50,8 @@ PATTERNS = re.compile(
     re.VERBOSE,
 )
 _BEARER = re.compile(r"(\b[Bb]earer\s+)[A-Za-z0-9._~+/-]{12,}=*")
-_URL_PASSWORD = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s/:@]{1,128}:)[^\s/@]{3,}(@)")
+# Of the scheme only the last character: a whole one takes quadratic time in a long dotted text.
+_URL_PASSWORD = re.compile(r"([A-Za-z0-9+.-]://[^\s/:@]{1,128}:)[^\s/@]{3,}(@)")
 #: One of these is in every text that a pattern can match; looking for them is cheap.
 _HINTS = (
     *("sk-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "xox", "AKIA", "ASIA", "AIza"),

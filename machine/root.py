@@ -20,7 +20,7 @@ def boot_id() -> str:
 
 
 class RootDirectory:
-    """``<root>/attempts``, ``<root>/workdirs``, the lock and the machine's id.
+    """``<root>/attempts``, ``<root>/workdirs``, ``<root>/trash``, the lock and the machine's id.
 
     The path is resolved once, here: everything below is compared and stored in its real form.
     """
@@ -31,7 +31,9 @@ class RootDirectory:
         self.path = asked.resolve()
         self.attempts = self.path / "attempts"
         self.workdirs = self.path / "workdirs"
-        for directory in (self.attempts, self.workdirs):
+        #: What is being deleted; whatever lies here is nobody's any more.
+        self.trash = self.path / "trash"
+        for directory in (self.attempts, self.workdirs, self.trash):
             directory.mkdir(mode=0o700, exist_ok=True)
         self.boot_id = boot_id()
         self.machine_id = self._machine_id()

@@ -34,11 +34,15 @@ from machine.redaction import Redactor
 from machine.start import SEALED_BY_CANCEL, CancelledBeforeStart, Starter
 from machine.transcript import Transcript, moment
 from machine.workdirs import session_exists
+from providers.base import parser_for, verifies_session
 
 log = structlog.get_logger()
 
 LAST_PROCESS = 2
 AGENT_RECORD_SECONDS = 10.0
+#: How long a session's file may be late, and how often it is looked for.
+STORED_SECONDS = 2.0
+STORED_POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,14 @@ class _Chapter:
     @property
     def session_id(self) -> str | None:
         return _trusted_session(self.transcript, self.terms)
+
+
+@dataclass(frozen=True)
+class _SessionUsed:
+    """The session that the run can be gone on with; ``missing``: it named one that is not stored."""
+
+    session_id: str | None
+    missing: bool = False
 
 
 class Run:
@@ -174,7 +186,7 @@ class Run:
         if journal.close is None and not process.taken:
             ending = await self._starter.launch(process, terms)
         transcript = Transcript(
-            self._provider.parser(None if terms.fork else terms.session_id),
+            parser_for(self._provider, terms.session_id, fork=terms.fork),
             Redactor(self._directory.secrets()),
             first_seq,
             self._machine.config.line_limit,
@@ -244,6 +256,8 @@ class Run:
 
     async def _pin_session(self, session_id: str) -> None:
         with contextlib.suppress(NotFound):
+            if verifies_session(self._provider) and not await self._is_stored(session_id):
+                return
             await insist(
                 lambda: self._machine.plane.pin_session(self.attempt_id, session_id),
                 what="session",
@@ -286,33 +300,47 @@ class Run:
     def _journal(self, process: AgentProcess) -> Journal:
         return self._journals.setdefault(process.number, process.journal())
 
-    async def _session_used(self, chapter: _Chapter) -> str | None:
+    async def _session_used(self, chapter: _Chapter) -> _SessionUsed:
         """The trusted session; else one that was only named, if the provider has stored it all the same.
 
         A run that dies before its first answer has its prompt in the session's file already: without
-        this a turn cancelled early would be forgotten.
+        this a turn cancelled early would be forgotten. And some providers name a session that they
+        never store: such a one can't be gone on with, whatever the run said.
         """
-        named = chapter.transcript.parsed.revealed_session_id
-        if chapter.session_id is not None or named is None:
-            return chapter.session_id
+        trusted = chapter.session_id
+        named = trusted or chapter.transcript.parsed.revealed_session_id
+        if named is None or (trusted is not None and not verifies_session(self._provider)):
+            return _SessionUsed(trusted)
         try:
-            brief = await self._starter.brief()
+            stored = await self._is_stored(named)
         except NotFound:
-            return None
-        env = settings(brief, os.environ, self._machine.config.inherit)
-        stored = await asyncio.to_thread(
-            session_exists, self._provider, named, self._directory.record.work_dir, env
-        )
-        return named if stored else None
+            return _SessionUsed(trusted)
+        if stored or trusted is None:
+            return _SessionUsed(named if stored else None)
+        log.warning("session_rollout_missing", attempt_id=str(self.attempt_id), session_id=trusted)
+        return _SessionUsed(trusted, missing=True)
 
-    def _outcome(self, chapters: list[_Chapter], session_id: str | None) -> Outcome:
+    async def _is_stored(self, session_id: str) -> bool:
+        """Whether the provider's store has the session, now or within a moment. Raises `NotFound`."""
+        brief = await self._starter.brief()
+        env = settings(brief, os.environ, self._machine.config.inherit)
+        work_dir = self._directory.record.work_dir
+        deadline = time.monotonic() + (STORED_SECONDS if verifies_session(self._provider) else 0.0)
+        while not await asyncio.to_thread(session_exists, self._provider, session_id, work_dir, env):
+            if time.monotonic() >= deadline:
+                return False
+            await asyncio.sleep(STORED_POLL_SECONDS)
+        return True
+
+    def _outcome(self, chapters: list[_Chapter], session: _SessionUsed) -> Outcome:
         last = chapters[-1]
         ended = last.process.exit()
         failed = last.ending.status is OutcomeStatus.FAILED
         return Outcome(
             status=last.ending.status,
             reason=last.ending.reason,
-            session_id=session_id,
+            session_id=session.session_id,
+            session_rollout_missing=session.missing,
             refused_session_id=self._refused_session(chapters),
             result_seq=last.transcript.result_seq,
             error_seq=last.transcript.error_seq if failed else None,

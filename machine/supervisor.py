@@ -11,7 +11,7 @@ from uuid import UUID
 import structlog
 
 from domain.brief import Brief
-from domain.errors import AttemptElsewhere, Conflict, MachineError, NotFound, ProviderMissing
+from domain.errors import AttemptElsewhere, Conflict, InvalidInput, MachineError, NotFound, ProviderMissing
 from domain.outcomes import Outcome
 from domain.reasons import Reason
 from domain.steps import GateResult, StopResult
@@ -95,11 +95,11 @@ class Supervisor:
         await asyncio.gather(*(run.detach() for run in list(self.runs.values())))
 
     def _gate(self, brief: Brief) -> GateResult:
-        provider = self._machine.providers(brief.provider)
         env = settings(brief, os.environ, self._machine.config.inherit)
         try:
+            provider = self._machine.providers(brief.provider)
             find_executable(provider, self._machine.config.binaries, env["PATH"])
-        except ProviderMissing as error:
+        except (InvalidInput, ProviderMissing) as error:  # no adapter in this version, or no program
             reason = Reason.RUNTIME_MISSING_EXECUTABLE.value
             return GateResult(ok=False, failure=reason, failure_detail=str(error))
         return workdirs.gate(self._root, brief, provider, env, self._machine.config.disk_floor)

@@ -10,6 +10,7 @@ written before the directory can be seen, which says whose it is. A project's ow
 import glob
 import json
 import os
+import pwd
 import re
 import shutil
 import stat
@@ -30,6 +31,31 @@ from providers.base import Provider
 MARKER_DIRECTORY = ".segue"
 SLUG_LENGTH = 24
 _MARKER_LIMIT = 64 * 1024
+#: Refused with everything below them.
+_SYSTEM = tuple(
+    map(
+        Path,
+        (
+            "/bin",
+            "/boot",
+            "/dev",
+            "/etc",
+            "/lib",
+            "/lib32",
+            "/lib64",
+            "/proc",
+            "/run",
+            "/sbin",
+            "/sys",
+            "/usr",
+        ),
+    )
+)
+#: Refused themselves; what is in them may be a project's.
+_SHARED = frozenset(
+    {"/", "/home", "/media", "/mnt", "/opt", "/srv", "/tmp", "/var", "/var/tmp"}  # noqa: S108 - refused
+)
+_NOFOLLOW = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True)
@@ -37,6 +63,14 @@ class _Place:
     path: str
     device: int
     inode: int
+
+
+@dataclass(frozen=True)
+class Marker:
+    """Whose a managed directory is, and when that was written (seconds since the epoch)."""
+
+    values: Mapping[str, str]
+    written_at: float
 
 
 class _Refused(Exception):
@@ -83,21 +117,47 @@ def same_directory(path: str, device: int, inode: int) -> bool:
 def canonical_local_directory(path: str, root: RootDirectory) -> tuple[str, int, int]:
     """Real path, device and inode of a project's own directory, as it is registered.
 
-    Raises `LocalDirectoryRefused` when it is missing, unusable, or would contain or lie in our root.
+    Raises `LocalDirectoryRefused` when it is missing or unusable, belongs to the system, is somebody's
+    whole home, or would contain or lie in our root.
     """
-    expanded = Path(path).expanduser()
-    if not expanded.is_absolute():
+    asked = Path(path)
+    if not asked.is_absolute():
         message = f"{path!r} is not absolute; give the full path on the agent's machine"
         raise LocalDirectoryRefused(message)
-    real = expanded.resolve()
+    try:
+        real = asked.resolve(strict=True)
+    except (OSError, RuntimeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "a loop of symbolic links"
+        message = f"{path}: {why}"
+        raise LocalDirectoryRefused(message) from None
+    _check_territory(real, root)
     if not real.is_dir() or not os.access(real, os.R_OK | os.W_OK | os.X_OK):
         message = f"{real} is not a directory that the runtime worker can read and write"
         raise LocalDirectoryRefused(message)
-    if real.is_relative_to(root.path) or root.path.is_relative_to(real):
-        message = f"{real} and the runtime's root {root.path} must not contain each other"
+    if _read_marker(str(real)).values:
+        message = f"{real} is a working directory that Segue manages; name a project's own"
         raise LocalDirectoryRefused(message)
     found = real.stat()
     return str(real), found.st_dev, found.st_ino
+
+
+def _check_territory(real: Path, root: RootDirectory) -> None:
+    """An agent may change everything below its directory: it must be a project's, and only that."""
+    if real.is_relative_to(root.path) or root.path.is_relative_to(real):
+        message = f"{real} and the runtime's root {root.path} must not contain each other"
+        raise LocalDirectoryRefused(message)
+    if any(real.is_relative_to(system) for system in _SYSTEM) or str(real) in _SHARED:
+        message = f"{real} belongs to the system; name a project's directory"
+        raise LocalDirectoryRefused(message)
+    if any(home.is_relative_to(real) for home in _homes()):
+        message = f"{real} is or contains somebody's home directory; name a project's directory"
+        raise LocalDirectoryRefused(message)
+
+
+def _homes() -> set[Path]:
+    homes = {Path(entry.pw_dir) for entry in pwd.getpwall()} | {Path(os.path.expanduser("~"))}  # noqa: PTH111 - Path.home() raises for a user that has none
+    # Accounts of services have homes like / and /nonexistent; what is above them is no home's parent.
+    return {home.resolve() for home in homes if home.is_absolute() and home.is_dir()}
 
 
 def _place(root: RootDirectory, brief: Brief) -> _Place:
@@ -185,7 +245,7 @@ def _check_identity(brief: Brief, place: _Place) -> None:
 
 
 def _check_marker(brief: Brief, path: str) -> None:
-    marker = _read_marker(path)
+    marker = _read_marker(path).values
     lanes = {str(brief.lane_id), *map(str, brief.directory.accepted_lane_ids)}
     ours = (
         marker.get("workspace_id") == str(brief.workspace_id)
@@ -197,20 +257,34 @@ def _check_marker(brief: Brief, path: str) -> None:
         raise _Refused(message)
 
 
-def _read_marker(path: str) -> dict[str, str]:
-    # An agent can write here: nothing below is followed through a link, and little is read.
-    nofollow = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+def _read_marker(path: str) -> Marker:
     try:
-        directory = os.open(Path(path) / MARKER_DIRECTORY, nofollow | os.O_DIRECTORY)
+        directory = os.open(path, _NOFOLLOW | os.O_DIRECTORY)
+    except OSError:
+        return Marker({}, 0.0)
+    try:
+        return read_marker(directory)
+    finally:
+        os.close(directory)
+
+
+def read_marker(directory: int) -> Marker:
+    """The marker in an open directory; empty when there is none that can be read.
+
+    An agent can write here: nothing is followed through a link, and little is read.
+    """
+    try:
+        private = os.open(MARKER_DIRECTORY, _NOFOLLOW | os.O_DIRECTORY, dir_fd=directory)
         try:
-            descriptor = os.open("marker.json", nofollow | os.O_NONBLOCK, dir_fd=directory)
+            descriptor = os.open("marker.json", _NOFOLLOW | os.O_NONBLOCK, dir_fd=private)
         finally:
-            os.close(directory)
+            os.close(private)
         with os.fdopen(descriptor, "rb") as file:
-            marker = json.loads(file.read(_MARKER_LIMIT))
+            values = json.loads(file.read(_MARKER_LIMIT))
+            written_at = os.fstat(file.fileno()).st_mtime
     except (OSError, ValueError, RecursionError):
-        return {}
-    return marker if isinstance(marker, dict) else {}
+        return Marker({}, 0.0)
+    return Marker(values if isinstance(values, dict) else {}, written_at)
 
 
 def session_exists(provider: Provider, session_id: str | None, work_dir: str, env: Mapping[str, str]) -> bool:

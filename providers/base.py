@@ -5,7 +5,7 @@ the run ended. Starting, reading and killing processes is `machine`'s work; look
 provider names (`Provider.session_paths`) as well.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
@@ -69,6 +69,9 @@ class ParsedRun:
     open_tools: int = 0
     usage: Usage = Usage()
     resets_at: datetime | None = None
+    #: The failure reason of a watchdog's stop at this point, where the provider knows better than the
+    #: watchdog what the silence means.
+    stall_reason: str | None = None
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,8 @@ class EndedRun:
     #: The last lines of stderr, decoded, without ANSI sequences (at most 8 KiB).
     stderr_tail: str = ""
     requested_session_id: str | None = None
+    #: When the process ended (null: nobody recorded it), for messages that state a time relative to it.
+    ended_at: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -152,3 +157,23 @@ class Provider(Protocol):
         taken as existing.
         """
         ...
+
+
+def verifies_session(provider: Provider) -> bool:
+    """Whether a session counts only when `Provider.session_paths` finds it after the run.
+
+    A provider that sometimes names a session which it never stores says so with
+    ``verify_session_after_run = True``.
+    """
+    return getattr(provider, "verify_session_after_run", False) is True
+
+
+def parser_for(provider: Provider, session_id: str | None, *, fork: bool) -> Parser:
+    """The parser of a run on these terms.
+
+    A fork's output reads like a new session's, unless the provider has a ``fork_parser`` of its own.
+    """
+    if not fork:
+        return provider.parser(session_id)
+    make: Callable[[], Parser] = getattr(provider, "fork_parser", provider.parser)
+    return make()

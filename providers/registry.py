@@ -1,12 +1,15 @@
 """The known providers by name."""
 
 from domain.errors import InvalidInput
+from providers.acp import AcpProvider
 from providers.base import Provider
 from providers.claude import ClaudeProvider
+from providers.codex import CodexProvider
 from providers.script import ScriptProvider
 
 _PROVIDERS: dict[str, Provider] = {
-    provider.name: provider for provider in (ClaudeProvider(), ScriptProvider())
+    provider.name: provider
+    for provider in (AcpProvider(), ClaudeProvider(), CodexProvider(), ScriptProvider())
 }
 
 

@@ -507,15 +507,11 @@ def _signal_number(name: str) -> int | None:
 
 
 def _directives(prompt: str) -> list[str]:
-    found = []
-    in_context = False
-    for line in prompt.split("\n"):
-        directive = line.strip()
-        if directive in (OPEN_CONTEXT, CLOSE_CONTEXT):
-            in_context = directive == OPEN_CONTEXT
-        elif directive and not in_context:
-            found.append(directive)
-    return found
+    """The words of the prompt, without the context block that may open it (and only there)."""
+    lines = [line.strip() for line in prompt.split("\n")]
+    if lines[0] == OPEN_CONTEXT and CLOSE_CONTEXT in lines:
+        lines = lines[lines.index(CLOSE_CONTEXT) + 1 :]
+    return [line for line in lines if line]
 
 
 class Arguments:

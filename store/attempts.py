@@ -7,15 +7,18 @@ own: a worker reads that as "not yours or gone", and as nothing else.
 from collections.abc import Sequence
 from uuid import UUID
 
-from sqlalchemy import func, or_, select, update
+from sqlalchemy import and_, bindparam, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert as pg_insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from domain.brief import AttemptState, Brief, DirectoryBrief, Prompt, StartAnswer, StartRequest
 from domain.errors import AttemptElsewhere, NotFound
 from domain.names import issue_key
+from domain.outcomes import Outcome
 from domain.prompts import AgentFacts, CommentFacts, IssueFacts, TaskFacts, build_prompt
+from domain.retry import RetryAction
 from domain.statuses import ContinuityReason, TaskStatus
+from domain.steps import Recorded
 from store import sessions, tokens
 from store.ids import new_id
 from store.models import (
@@ -78,84 +81,95 @@ async def brief(conn: AsyncConnection, *, runtime_id: UUID, attempt_id: UUID, se
     )
 
 
-async def _load_brief(conn: AsyncConnection, runtime_id: UUID, attempt_id: UUID) -> AnyRow:
-    parent = Issue.__table__.alias("parent")
-    rows = await conn.execute(
-        select(
-            Attempt.id.label("attempt_id"),
-            Attempt.number,
-            Attempt.task_id,
-            Attempt.workspace_id,
-            Attempt.fork,
-            Attempt.continuity,
-            Attempt.continuity_reason,
-            Task.agent_id,
-            Task.lane_id,
-            Task.issue_id,
-            Task.chat_id,
-            Task.autopilot_run_id,
-            Task.handoff_note,
-            Agent.name.label("agent_name"),
-            Agent.provider,
-            Agent.model,
-            Agent.instructions,
-            Agent.args,
-            Agent.env_sealed,
-            Session.provider_session_id,
-            Directory.id.label("directory_id"),
-            Directory.kind.label("directory_kind"),
-            Directory.path,
-            Directory.device,
-            Directory.inode,
-            Issue.number.label("issue_number"),
-            Issue.title,
-            Issue.body,
-            Issue.status.label("issue_status"),
-            Workspace.issue_prefix,
-            parent.c.number.label("parent_number"),
-        )
-        .join(Task, Task.id == Attempt.task_id)
-        .join(Agent, Agent.id == Task.agent_id)
-        .join(Directory, Directory.id == Attempt.directory_id)
-        .join(Workspace, Workspace.id == Attempt.workspace_id)
-        .outerjoin(Session, Session.id == Attempt.requested_session_id)
-        .outerjoin(Issue, Issue.id == Task.issue_id)
-        .outerjoin(parent, parent.c.id == Issue.parent_id)
-        .where(
-            Attempt.id == attempt_id,
-            Attempt.runtime_id == runtime_id,
-            Attempt.dispatched_at.is_not(None),
-            Attempt.ended_at.is_(None),
-        )
+_parent = Issue.__table__.alias("parent")
+_BRIEF = (
+    select(
+        Attempt.id.label("attempt_id"),
+        Attempt.number,
+        Attempt.task_id,
+        Attempt.workspace_id,
+        Attempt.fork,
+        Attempt.continuity,
+        Attempt.continuity_reason,
+        Task.agent_id,
+        Task.lane_id,
+        Task.issue_id,
+        Task.chat_id,
+        Task.autopilot_run_id,
+        Task.handoff_note,
+        Agent.name.label("agent_name"),
+        Attempt.provider,
+        Agent.model,
+        Agent.instructions,
+        Agent.args,
+        Agent.env_sealed,
+        Session.provider_session_id,
+        Directory.id.label("directory_id"),
+        Directory.kind.label("directory_kind"),
+        Directory.path,
+        Directory.device,
+        Directory.inode,
+        Issue.number.label("issue_number"),
+        Issue.title,
+        Issue.body,
+        Issue.status.label("issue_status"),
+        Workspace.issue_prefix,
+        _parent.c.number.label("parent_number"),
     )
+    .join(Task, Task.id == Attempt.task_id)
+    .join(Agent, Agent.id == Task.agent_id)
+    .join(Directory, Directory.id == Attempt.directory_id)
+    .join(Workspace, Workspace.id == Attempt.workspace_id)
+    .outerjoin(Session, Session.id == Attempt.requested_session_id)
+    .outerjoin(Issue, Issue.id == Task.issue_id)
+    .outerjoin(_parent, _parent.c.id == Issue.parent_id)
+    .where(
+        Attempt.id == bindparam("wanted"),
+        Attempt.runtime_id == bindparam("runtime"),
+        Attempt.dispatched_at.is_not(None),
+        Attempt.ended_at.is_(None),
+    )
+)
+
+
+async def _load_brief(conn: AsyncConnection, runtime_id: UUID, attempt_id: UUID) -> AnyRow:
+    rows = await conn.execute(_BRIEF, {"wanted": attempt_id, "runtime": runtime_id})
     row = rows.one_or_none()
     if row is None:
         raise NotFound(_GONE)
     return row
 
 
+_owners = (
+    select(Task.id, Task.rerun_of_task_id).where(Task.id == bindparam("task")).cte("owners", recursive=True)
+)
+_owners = _owners.union(
+    select(Task.id, Task.rerun_of_task_id).join(_owners, Task.id == _owners.c.rerun_of_task_id)
+)
+_BATCH = (
+    select(Comment.body, Comment.author_type, Member.name, Agent.name.label("agent_name"))
+    .join(TaskComment, TaskComment.comment_id == Comment.id)
+    .outerjoin(Member, Member.id == Comment.author_id)
+    .outerjoin(Agent, Agent.id == Comment.author_id)
+    .where(
+        TaskComment.task_id.in_(select(_owners.c.id)),
+        Comment.workspace_id == bindparam("workspace"),
+        Comment.issue_id == bindparam("issue"),
+        Comment.deleted_at.is_(None),
+    )
+    .order_by(Comment.created_at, Comment.id)
+)
+
+
 async def _comments(conn: AsyncConnection, brief_row: AnyRow) -> Sequence[AnyRow]:
     """The task's batch, and for a retry those of the tasks it retries; oldest first."""
-    owners = (
-        select(Task.id, Task.rerun_of_task_id)
-        .where(Task.id == brief_row.task_id)
-        .cte("owners", recursive=True)
-    )
-    owners = owners.union(
-        select(Task.id, Task.rerun_of_task_id).join(owners, Task.id == owners.c.rerun_of_task_id)
-    )
     rows = await conn.execute(
-        select(Comment.body, Comment.author_type, Member.name, Agent.name.label("agent_name"))
-        .join(TaskComment, TaskComment.comment_id == Comment.id)
-        .outerjoin(Member, Member.id == Comment.author_id)
-        .outerjoin(Agent, Agent.id == Comment.author_id)
-        .where(
-            TaskComment.task_id.in_(select(owners.c.id)),
-            Comment.workspace_id == brief_row.workspace_id,
-            Comment.issue_id == brief_row.issue_id,
-            Comment.deleted_at.is_(None),
-        )
-        .order_by(Comment.created_at, Comment.id)
+        _BATCH,
+        {
+            "task": brief_row.task_id,
+            "workspace": brief_row.workspace_id,
+            "issue": brief_row.issue_id,
+        },
     )
     return rows.all()
 
@@ -183,6 +197,9 @@ def _prompt(row: AnyRow, comments: Sequence[AnyRow]) -> Prompt:
 # --- start ----------------------------------------------------------------------------------------
 
 
+_INSERT_TOKEN = pg_insert(Token).on_conflict_do_nothing()
+
+
 async def start(
     conn: AsyncConnection, *, runtime_id: UUID, attempt_id: UUID, request: StartRequest, token: str
 ) -> StartAnswer:
@@ -198,49 +215,52 @@ async def start(
     await _place(conn, row, request)
     await _drop_missing_session(conn, row, request)
     await conn.execute(
-        pg_insert(Token)
-        .values(
-            id=new_id(),
-            workspace_id=row.workspace_id,
-            hash=tokens.hash_token(token),
-            name="task",
-            attempt_id=attempt_id,
-        )
-        .on_conflict_do_nothing()
+        _INSERT_TOKEN,
+        {
+            "id": new_id(),
+            "workspace_id": row.workspace_id,
+            "hash": tokens.hash_token(token),
+            "name": "task",
+            "attempt_id": attempt_id,
+        },
     )
     return StartAnswer(token=token, first_seq=row.last_seq + 1, acked_seq=row.last_seq, started=True)
 
 
+_STANDING_LOCKED = (
+    select(
+        Attempt.id,
+        Attempt.workspace_id,
+        Attempt.task_id,
+        Attempt.directory_id,
+        select(Directory.path).where(Directory.id == Attempt.directory_id).scalar_subquery().label("path"),
+        Attempt.requested_session_id,
+        Attempt.machine_id,
+        Attempt.boot_id,
+        Attempt.nonce,
+        Attempt.first_seq,
+        Attempt.started_at,
+        Task.last_seq,
+    )
+    .join(Task, Task.id == Attempt.task_id)
+    .where(
+        Attempt.id == bindparam("wanted"),
+        Attempt.runtime_id == bindparam("runtime"),
+        Attempt.dispatched_at.is_not(None),
+        Attempt.set_aside_at.is_(None),
+        Attempt.ended_at.is_(None),
+        # Nothing starts any more once the task's end was asked for.
+        or_(Attempt.started_at.is_not(None), Task.cancel_requested_at.is_(None)),
+    )
+    # Both rows: after a wait, only what is locked is read again, and the other start, or the
+    # end, that was waited for shows in the attempt.
+    .with_for_update(key_share=True, of=(Task.__table__, Attempt.__table__))
+)
+
+
 async def _lock_standing(conn: AsyncConnection, runtime_id: UUID, attempt_id: UUID) -> AnyRow:
     """The attempt with its task's row locked. Raises `NotFound` unless it may run."""
-    rows = await conn.execute(
-        select(
-            Attempt.id,
-            Attempt.workspace_id,
-            Attempt.task_id,
-            Attempt.directory_id,
-            Attempt.requested_session_id,
-            Attempt.machine_id,
-            Attempt.boot_id,
-            Attempt.nonce,
-            Attempt.first_seq,
-            Attempt.started_at,
-            Task.last_seq,
-        )
-        .join(Task, Task.id == Attempt.task_id)
-        .where(
-            Attempt.id == attempt_id,
-            Attempt.runtime_id == runtime_id,
-            Attempt.dispatched_at.is_not(None),
-            Attempt.set_aside_at.is_(None),
-            Attempt.ended_at.is_(None),
-            # Nothing starts any more once the task's end was asked for.
-            or_(Attempt.started_at.is_not(None), Task.cancel_requested_at.is_(None)),
-        )
-        # Both rows: after a wait, only what is locked is read again, and the other start, or the
-        # end, that was waited for shows in the attempt.
-        .with_for_update(key_share=True, of=(Task.__table__, Attempt.__table__))
-    )
+    rows = await conn.execute(_STANDING_LOCKED, {"wanted": attempt_id, "runtime": runtime_id})
     row = rows.one_or_none()
     if row is None:
         raise NotFound(_GONE)
@@ -256,34 +276,40 @@ def _check_same(row: AnyRow, request: StartRequest) -> None:
         )
 
 
+_START_ATTEMPT = update(Attempt).where(Attempt.id == bindparam("starting")).values(started_at=func.now())
+_START_TASK = (
+    update(Task)
+    .where(Task.id == bindparam("starting"))
+    .values(status=TaskStatus.RUNNING, started_at=func.coalesce(Task.started_at, func.now()))
+)
+_DELIVERED = (
+    update(TaskComment)
+    .where(TaskComment.task_id == bindparam("starting"), TaskComment.delivered_at.is_(None))
+    .values(delivered_at=func.now())
+)
+
+
 async def _mark_started(conn: AsyncConnection, row: AnyRow, request: StartRequest) -> None:
     await conn.execute(
-        update(Attempt)
-        .where(Attempt.id == row.id)
-        .values(
-            machine_id=request.machine_id,
-            boot_id=request.boot_id,
-            nonce=request.nonce,
-            first_seq=row.last_seq + 1,
-            started_at=func.now(),
-            continuity=request.continuity,
-            continuity_reason=request.continuity_reason,
-        )
+        _START_ATTEMPT,
+        {
+            "starting": row.id,
+            "machine_id": request.machine_id,
+            "boot_id": request.boot_id,
+            "nonce": request.nonce,
+            "first_seq": row.last_seq + 1,
+            "continuity": request.continuity,
+            "continuity_reason": request.continuity_reason,
+        },
     )
-    await conn.execute(
-        update(Task)
-        .where(Task.id == row.task_id)
-        .values(status=TaskStatus.RUNNING, started_at=func.coalesce(Task.started_at, func.now()))
-    )
-    await conn.execute(
-        update(TaskComment)
-        .where(TaskComment.task_id == row.task_id, TaskComment.delivered_at.is_(None))
-        .values(delivered_at=func.now())
-    )
+    await conn.execute(_START_TASK, {"starting": row.task_id})
+    await conn.execute(_DELIVERED, {"starting": row.task_id})
 
 
 async def _place(conn: AsyncConnection, row: AnyRow, request: StartRequest) -> None:
     """The directory row learns where it is, once."""
+    if row.path is not None:
+        return
     await conn.execute(
         update(Directory)
         .where(Directory.id == row.directory_id, Directory.path.is_(None))
@@ -305,19 +331,22 @@ async def _drop_missing_session(conn: AsyncConnection, row: AnyRow, request: Sta
 # --- while it runs --------------------------------------------------------------------------------
 
 
+_STATE = (
+    select(
+        Attempt.first_seq,
+        Attempt.ended_at,
+        Attempt.set_aside_at,
+        Task.last_seq,
+        Task.cancel_requested_at,
+    )
+    .join(Task, Task.id == Attempt.task_id)
+    .where(Attempt.id == bindparam("wanted"), Attempt.runtime_id == bindparam("runtime"))
+)
+
+
 async def state(conn: AsyncConnection, *, runtime_id: UUID, attempt_id: UUID) -> AttemptState:
     """Does the attempt still stand? An ended one answers ``standing: false``. Raises `NotFound`."""
-    rows = await conn.execute(
-        select(
-            Attempt.first_seq,
-            Attempt.ended_at,
-            Attempt.set_aside_at,
-            Task.last_seq,
-            Task.cancel_requested_at,
-        )
-        .join(Task, Task.id == Attempt.task_id)
-        .where(Attempt.id == attempt_id, Attempt.runtime_id == runtime_id)
-    )
+    rows = await conn.execute(_STATE, {"wanted": attempt_id, "runtime": runtime_id})
     row = rows.one_or_none()
     if row is None:
         raise NotFound(_GONE)
@@ -330,20 +359,48 @@ async def state(conn: AsyncConnection, *, runtime_id: UUID, attempt_id: UUID) ->
     )
 
 
+_REPORTING = select(Attempt.task_id, Attempt.number).where(
+    Attempt.id == bindparam("wanted"),
+    Attempt.runtime_id == bindparam("runtime"),
+    Attempt.started_at.is_not(None),
+    Attempt.ended_at.is_(None),
+)
+
+
 async def check_standing(conn: AsyncConnection, *, runtime_id: UUID, attempt_id: UUID) -> tuple[UUID, int]:
     """(task id, attempt number) of an attempt that may still report; one set aside may. `NotFound`."""
-    rows = await conn.execute(
-        select(Attempt.task_id, Attempt.number).where(
-            Attempt.id == attempt_id,
-            Attempt.runtime_id == runtime_id,
-            Attempt.started_at.is_not(None),
-            Attempt.ended_at.is_(None),
-        )
-    )
+    rows = await conn.execute(_REPORTING, {"wanted": attempt_id, "runtime": runtime_id})
     row = rows.one_or_none()
     if row is None:
         raise NotFound(_GONE)
     return row.task_id, row.number
+
+
+_PINNING = (
+    select(
+        Attempt.workspace_id,
+        Attempt.directory_id,
+        Attempt.runtime_id,
+        Attempt.provider,
+        Attempt.fork,
+        Attempt.ended_at,
+        Attempt.outcome,
+        Attempt.decision,
+        Task.lane_id,
+        Session.provider_session_id.label("requested"),
+    )
+    .join(Task, Task.id == Attempt.task_id)
+    .outerjoin(Session, Session.id == Attempt.requested_session_id)
+    .where(
+        Attempt.id == bindparam("wanted"),
+        Attempt.runtime_id == bindparam("runtime"),
+        or_(
+            Attempt.ended_at.is_(None),
+            and_(Attempt.used_session_id.is_(None), Attempt.outcome.is_not(None)),
+        ),
+    )
+)
+_PIN = update(Attempt).where(Attempt.id == bindparam("pinning"))
 
 
 async def pin_session(
@@ -352,33 +409,36 @@ async def pin_session(
     """Remember the session a running attempt uses, so that a crash can't lose it. `NotFound`.
 
     A resumed run that reveals another id is not believed yet: its end decides (field notes R1, R3).
+    One that comes after the end of a run without a session is judged as that end was.
     """
-    rows = await conn.execute(
-        select(
-            Attempt.workspace_id,
-            Attempt.directory_id,
-            Attempt.runtime_id,
-            Attempt.fork,
-            Task.lane_id,
-            Agent.provider,
-            Session.provider_session_id.label("requested"),
-        )
-        .join(Task, Task.id == Attempt.task_id)
-        .join(Agent, Agent.id == Task.agent_id)
-        .outerjoin(Session, Session.id == Attempt.requested_session_id)
-        .where(
-            Attempt.id == attempt_id,
-            Attempt.runtime_id == runtime_id,
-            or_(Attempt.ended_at.is_(None), Attempt.used_session_id.is_(None)),
-        )
-    )
+    rows = await conn.execute(_PINNING, {"wanted": attempt_id, "runtime": runtime_id})
     row = rows.one_or_none()
     if row is None:
         raise NotFound(_GONE)
-    if row.requested is not None and row.requested != provider_session_id and not row.fork:
+    resumes = row.requested is not None and not row.fork
+    if resumes and (row.ended_at is not None or row.requested != provider_session_id):
         return
     place = sessions.SessionPlace(
         row.workspace_id, row.provider, row.runtime_id, row.lane_id, row.directory_id
     )
+    if row.ended_at is not None:
+        await _judge_late(conn, place, row, provider_session_id)
     session_id = await sessions.remember(conn, place, provider_session_id)
-    await conn.execute(update(Attempt).where(Attempt.id == attempt_id).values(used_session_id=session_id))
+    await conn.execute(_PIN, {"pinning": attempt_id, "used_session_id": session_id})
+
+
+async def _judge_late(
+    conn: AsyncConnection, place: sessions.SessionPlace, attempt: AnyRow, provider_session_id: str
+) -> None:
+    """Record what would have been recorded had the id come in time: it overtakes no later run's."""
+    outcome = Outcome.model_validate(attempt.outcome)
+    recorded = Recorded.model_validate(attempt.decision) if attempt.decision is not None else None
+    await sessions.judge(
+        conn,
+        place=place,
+        requested=None,
+        pinned=None,
+        outcome=outcome.model_copy(update={"session_id": provider_session_id}),
+        at=attempt.ended_at,
+        waits_for_quota=recorded is not None and recorded.decision.action is RetryAction.QUOTA,
+    )

@@ -20,6 +20,7 @@ from store.stopping import stop_all
 from store.taskstates import not_started
 
 _COLUMNS = tuple(Comment.__table__.c)
+_INSERT = insert(Comment).returning(*_COLUMNS)
 
 
 @dataclass(frozen=True)
@@ -60,18 +61,17 @@ async def write(
     """`add` for an issue that the caller has loaded with `issues.standing`."""
     thread = await _thread(conn, issue.id, draft.parent_id)
     rows = await conn.execute(
-        insert(Comment)
-        .values(
-            id=new_id(),
-            workspace_id=issue.workspace_id,
-            issue_id=issue.id,
-            author_type=draft.author_type,
-            author_id=draft.author_id,
-            body=draft.body,
-            parent_id=draft.parent_id,
-            source_task_id=draft.source_task_id,
-        )
-        .returning(*_COLUMNS)
+        _INSERT,
+        {
+            "id": new_id(),
+            "workspace_id": issue.workspace_id,
+            "issue_id": issue.id,
+            "author_type": draft.author_type,
+            "author_id": draft.author_id,
+            "body": draft.body,
+            "parent_id": draft.parent_id,
+            "source_task_id": draft.source_task_id,
+        },
     )
     comment = rows.one()
     targets = route_comment(_routing_facts(issue, draft, thread))

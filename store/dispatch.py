@@ -2,16 +2,17 @@
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from random import random
 from uuid import UUID
 
-from sqlalchemy import func, select, update
+from sqlalchemy import bindparam, func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from domain.reasons import Reason
-from domain.statuses import Continuity, ContinuityReason, TaskStatus, WaitKind
+from domain.statuses import SLEEPING, Continuity, ContinuityReason, TaskStatus, WaitKind
 from domain.steps import Resolution, Resolved, ResolveInput, Timeouts
-from store import leases, tasks
-from store.models import Attempt, Directory, Runtime, Session, Task
+from store import leases, recording, tasks
+from store.models import Attempt, Directory, Runtime, Session
 from store.rows import AnyRow
 
 
@@ -20,10 +21,52 @@ class DispatchRules:
     """Configured numbers. ``queue_expiry``: how long an offline machine is waited for."""
 
     queue_expiry: timedelta = timedelta(hours=2)
+    max_attempts: int = 2
     timeouts: Timeouts = field(default_factory=Timeouts)
 
 
 _END = Resolution(kind=Resolved.END)
+
+#: The attempt and its task are dispatched, and the attempt answered like `_STANDING` does.
+_DISPATCH = text(
+    """
+    with granted as (
+        update attempts set dispatched_at = now() where id = :attempt_id returning *
+    ), asking as (
+        update tasks
+        set status = :status, attempt = granted.number, max_attempts = :max_attempts,
+            dispatched_at = coalesce(tasks.dispatched_at, now()), retry_at = null
+        from granted where tasks.id = granted.task_id
+    )
+    select granted.id, granted.number, granted.runtime_id, granted.ops_queue, granted.runs_queue,
+           granted.continuity, granted.continuity_reason, sessions.provider_session_id, directories.path
+    from granted
+    join directories on directories.id = granted.directory_id
+    left join sessions on sessions.id = granted.requested_session_id
+    """
+)
+_STANDING = (
+    select(
+        Attempt.id,
+        Attempt.number,
+        Attempt.runtime_id,
+        Attempt.ops_queue,
+        Attempt.runs_queue,
+        Attempt.continuity,
+        Attempt.continuity_reason,
+        Session.provider_session_id,
+        Directory.path,
+    )
+    .join(Directory, Directory.id == Attempt.directory_id)
+    .outerjoin(Session, Session.id == Attempt.requested_session_id)
+    .where(
+        Attempt.task_id == bindparam("asking"),
+        Attempt.dispatched_at.is_not(None),
+        Attempt.ended_at.is_(None),
+    )
+)
+#: Tasks held back for one quota don't all start at its reset.
+_STAGGER_SECONDS = 5.0
 
 
 async def resolve(conn: AsyncConnection, step: ResolveInput, rules: DispatchRules) -> Resolution:
@@ -37,48 +80,60 @@ async def resolve(conn: AsyncConnection, step: ResolveInput, rules: DispatchRule
     if standing is None and task.cancel_requested_at is not None:
         await tasks.end_unstarted(conn, task, task.cancel_reason)
         return _END
+    if standing is None and await _sleeps_on(conn, task):
+        return Resolution(kind=Resolved.WAIT, look_again_at=task.retry_at)
     if standing is None:
-        waits = await _ask(conn, task, rules)
-        if waits is not None:
-            return waits
-        standing = await _standing(conn, task.id)
-    return _END if standing is None else _run(standing, rules)
+        return await _ask(conn, task, rules)
+    return _run(standing, rules)
 
 
-async def _ask(conn: AsyncConnection, task: AnyRow, rules: DispatchRules) -> Resolution | None:
-    """Ask for the leases. None: the attempt is granted and now dispatched."""
+async def _sleeps_on(conn: AsyncConnection, task: AnyRow) -> bool:
+    """Between two attempts, and its moment has not come: a workflow that was started again asks too early."""
+    return TaskStatus(task.status) in SLEEPING and not await _is_past(conn, task.retry_at)
+
+
+async def _ask(conn: AsyncConnection, task: AnyRow, rules: DispatchRules) -> Resolution:
+    """Ask for the leases; an attempt that is granted is dispatched."""
     await leases.lock(conn, task.workspace_id)
     answer = await leases.request(conn, task.id)
     if isinstance(answer, leases.Blocked):
         return await _wait(conn, task, answer, rules)
-    await conn.execute(
-        update(Attempt).where(Attempt.id == answer.attempt_id).values(dispatched_at=func.now())
+    rows = await conn.execute(
+        _DISPATCH,
+        {
+            "attempt_id": answer.attempt_id,
+            "status": TaskStatus.DISPATCHED,
+            "max_attempts": task.max_attempts if task.attempt else rules.max_attempts,
+        },
     )
-    await conn.execute(
-        update(Task)
-        .where(Task.id == task.id)
-        .values(
-            status=TaskStatus.DISPATCHED,
-            attempt=select(Attempt.number).where(Attempt.id == answer.attempt_id).scalar_subquery(),
-            dispatched_at=func.coalesce(Task.dispatched_at, func.now()),
-            retry_at=None,
-        )
-    )
-    return None
+    return _run(rows.one(), rules)
 
 
 async def _wait(
     conn: AsyncConnection, task: AnyRow, blocked: leases.Blocked, rules: DispatchRules
 ) -> Resolution:
+    if blocked.until is not None:
+        return await _hold_back(conn, task, blocked.until)
+    if blocked.refusal is not None:
+        ending = tasks.failure(Reason.LOCAL_DIRECTORY_ERROR, error=blocked.refusal, evidence=blocked.refusal)
+        await recording.end_unstarted(conn, task, ending)
+        return _END
     look_again_at = None
     if blocked.kind is WaitKind.RUNTIME_OFFLINE and task.attempt == 0:
         look_again_at = await _expires_at(conn, task, rules)
         if look_again_at is not None and await _is_past(conn, look_again_at):
-            await tasks.end_unstarted(conn, task, Reason.QUEUED_EXPIRED)
+            await recording.end_unstarted(conn, task, tasks.failure(Reason.QUEUED_EXPIRED))
             return _END
     if task.status != TaskStatus.WAITING:
         await tasks.set_status(conn, task.id, TaskStatus.WAITING)
     return Resolution(kind=Resolved.WAIT, wait_kind=blocked.kind, look_again_at=look_again_at)
+
+
+async def _hold_back(conn: AsyncConnection, task: AnyRow, until: datetime) -> Resolution:
+    """The agent's quota is known to be used up: sleep like the task that ran into it, slightly apart."""
+    at = until + timedelta(seconds=random() * _STAGGER_SECONDS)
+    await tasks.set_status(conn, task.id, TaskStatus.WAITING_QUOTA, retry_at=at)
+    return Resolution(kind=Resolved.WAIT, wait_kind=WaitKind.AGENT_CAPACITY, look_again_at=at)
 
 
 async def _expires_at(conn: AsyncConnection, task: AnyRow, rules: DispatchRules) -> datetime | None:
@@ -126,26 +181,7 @@ async def _reject(conn: AsyncConnection, task: AnyRow, step: ResolveInput) -> No
 
 async def _standing(conn: AsyncConnection, task_id: UUID) -> AnyRow | None:
     """The attempt that is dispatched and has not ended, with its pointer in the provider's words."""
-    rows = await conn.execute(
-        select(
-            Attempt.id,
-            Attempt.number,
-            Attempt.runtime_id,
-            Attempt.ops_queue,
-            Attempt.runs_queue,
-            Attempt.continuity,
-            Attempt.continuity_reason,
-            Session.provider_session_id,
-            Directory.path,
-        )
-        .join(Directory, Directory.id == Attempt.directory_id)
-        .outerjoin(Session, Session.id == Attempt.requested_session_id)
-        .where(
-            Attempt.task_id == task_id,
-            Attempt.dispatched_at.is_not(None),
-            Attempt.ended_at.is_(None),
-        )
-    )
+    rows = await conn.execute(_STANDING, {"asking": task_id})
     return rows.one_or_none()
 
 

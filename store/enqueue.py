@@ -1,12 +1,12 @@
 """From a trigger to a queued task: one lane row locked, one position taken, one outbox row written."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import func, insert, select, text, update
+from sqlalchemy import bindparam, func, insert, select, text, update
 from sqlalchemy.dialects.postgresql import insert as pg_insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -15,11 +15,12 @@ from domain.names import issue_key
 from domain.permissions import Actor, AgentAccess, may_invoke, may_view
 from domain.pointer import PointerMode
 from domain.routing import TriggerOutcome
-from domain.statuses import NOT_STARTED, Permission, TaskKind, TaskStatus
+from domain.statuses import Permission, TaskKind, TaskStatus
 from store import outbox
 from store.ids import new_id
 from store.models import Agent, Issue, Lane, Runtime, Task, TaskComment, Workspace
 from store.rows import AnyRow
+from store.taskstates import not_started
 
 #: Capacity goes by ``rank``: the time of enqueueing plus this handicap. A constant one ages by
 #: itself: an autopilot's task that has waited for five minutes goes before a chat's of now.
@@ -28,8 +29,6 @@ HANDICAP: Mapping[TaskKind, timedelta] = {
     TaskKind.ISSUE: timedelta(seconds=30),
     TaskKind.AUTOPILOT: timedelta(minutes=5),
 }
-
-_MAX_ATTEMPTS = 2
 
 
 @dataclass(frozen=True)
@@ -46,26 +45,24 @@ async def issue_task(
     conn: AsyncConnection,
     *,
     actor: Actor,
-    agent_id: UUID,
-    issue_id: UUID,
+    target: AnyRow,
     trigger_type: str,
     comment_id: UUID | None = None,
     handoff_note: str | None = None,
 ) -> Triggered:
     """Queue a run of the agent on the issue, or join the lane's task that has not started yet.
 
-    The caller has checked that ``actor`` may invoke the agent.
+    ``target`` is a row of `targets`. The caller has checked that ``actor`` may invoke the agent.
     """
-    target = await _target(conn, actor.workspace_id, agent_id, issue_id)
     blocked = _readiness(target)
     if blocked is not None:
-        return Triggered(agent_id, None, TriggerOutcome.BLOCKED, blocked)
+        return Triggered(target.id, None, TriggerOutcome.BLOCKED, blocked)
     lane = await _next_position(conn, target)
-    joined = await _join(conn, lane.id, comment_id)
+    joined = await _join(conn, actor, lane.id, comment_id)
     if joined is not None:
         if handoff_note:
             await _add_note(conn, joined, handoff_note)
-        return Triggered(agent_id, joined, TriggerOutcome.COALESCED)
+        return Triggered(target.id, joined, TriggerOutcome.COALESCED)
     task_id = await _insert(
         conn,
         target,
@@ -79,7 +76,7 @@ async def issue_task(
     )
     if comment_id is not None:
         await _deliver(conn, task_id, lane.id, comment_id)
-    return Triggered(agent_id, task_id, TriggerOutcome.QUEUED)
+    return Triggered(target.id, task_id, TriggerOutcome.QUEUED)
 
 
 async def retry(conn: AsyncConnection, *, actor: Actor, task_id: UUID) -> UUID:
@@ -145,34 +142,48 @@ async def _again(
 # --- the parts ------------------------------------------------------------------------------------
 
 
-async def _target(conn: AsyncConnection, workspace_id: UUID, agent_id: UUID, issue_id: UUID) -> AnyRow:
-    rows = await conn.execute(
-        select(
-            Agent.id.label("agent_id"),
-            Agent.workspace_id,
-            Agent.name.label("agent_name"),
-            Agent.archived_at,
-            Agent.runtime_id,
-            Runtime.name.label("runtime_name"),
-            Issue.id.label("issue_id"),
-            Issue.number,
-            Issue.title,
-            Workspace.issue_prefix,
-        )
-        .join(Workspace, Workspace.id == Agent.workspace_id)
-        .join(Issue, Issue.workspace_id == Agent.workspace_id)
-        .outerjoin(Runtime, Runtime.id == Agent.runtime_id)
-        .where(
-            Agent.workspace_id == workspace_id,
-            Agent.id == agent_id,
-            Issue.id == issue_id,
-            Issue.deleted_at.is_(None),
-        )
+_TARGETS = (
+    select(
+        Agent.id,
+        Agent.workspace_id,
+        Agent.name,
+        Agent.owner_id,
+        Agent.permission,
+        Agent.allowed_member_ids,
+        Agent.archived_at,
+        Agent.runtime_id,
+        Runtime.name.label("runtime_name"),
+        Issue.id.label("issue_id"),
+        Issue.number.label("issue_number"),
+        Workspace.issue_prefix,
     )
-    target = rows.one_or_none()
-    if target is None:
+    .join(Workspace, Workspace.id == Agent.workspace_id)
+    .join(Issue, Issue.workspace_id == Agent.workspace_id)
+    .outerjoin(Runtime, Runtime.id == Agent.runtime_id)
+    .where(
+        Agent.workspace_id == bindparam("workspace"),
+        Agent.id.in_(bindparam("agents", expanding=True)),
+        Issue.id == bindparam("issue"),
+        Issue.deleted_at.is_(None),
+    )
+)
+
+
+async def targets(
+    conn: AsyncConnection, workspace_id: UUID, issue_id: UUID, agent_ids: Sequence[UUID]
+) -> Sequence[AnyRow]:
+    """Those of the agents that are in this workspace, each with who may start it, and with the issue."""
+    if not agent_ids:
+        return []
+    rows = await conn.execute(_TARGETS, {"workspace": workspace_id, "agents": agent_ids, "issue": issue_id})
+    return rows.all()
+
+
+async def _target(conn: AsyncConnection, workspace_id: UUID, agent_id: UUID, issue_id: UUID) -> AnyRow:
+    found = await targets(conn, workspace_id, issue_id, [agent_id])
+    if not found:
         raise NotFound("There is no such agent or issue in this workspace.")
-    return target
+    return found[0]
 
 
 def _readiness(target: AnyRow) -> str | None:
@@ -192,40 +203,52 @@ def _check_ready(target: AnyRow) -> None:
             raise InvalidInput("The agent has no runtime; bind it to one first.")
 
 
+_NEXT_POSITION = (
+    pg_insert(Lane)
+    .on_conflict_do_update(
+        index_elements=[Lane.agent_id, Lane.issue_id],
+        index_where=text("kind = 'issue'"),
+        set_={"last_position": Lane.last_position + 1},
+    )
+    .returning(Lane.id, Lane.last_position)
+)
+
+
 async def _next_position(conn: AsyncConnection, target: AnyRow) -> AnyRow:
     """Make or lock the lane's row and take its next position, in one statement."""
-    lane = pg_insert(Lane).values(
-        id=new_id(),
-        workspace_id=target.workspace_id,
-        kind=TaskKind.ISSUE,
-        agent_id=target.agent_id,
-        issue_id=target.issue_id,
-        last_position=1,
-    )
     rows = await conn.execute(
-        lane.on_conflict_do_update(
-            index_elements=[Lane.agent_id, Lane.issue_id],
-            index_where=text("kind = 'issue'"),
-            set_={"last_position": Lane.last_position + 1},
-        ).returning(Lane.id, Lane.last_position)
+        _NEXT_POSITION,
+        {
+            "id": new_id(),
+            "workspace_id": target.workspace_id,
+            "kind": TaskKind.ISSUE,
+            "agent_id": target.id,
+            "issue_id": target.issue_id,
+            "last_position": 1,
+        },
     )
     return rows.one()
 
 
-async def _join(conn: AsyncConnection, lane_id: UUID, comment_id: UUID | None) -> UUID | None:
+_JOINABLE = (
+    select(Task.id)
+    .where(Task.lane_id == bindparam("lane"), Task.attempt == 0, not_started())
+    .order_by(Task.lane_position)
+    .limit(1)
+    .with_for_update(key_share=True)
+)
+
+
+async def _join(conn: AsyncConnection, actor: Actor, lane_id: UUID, comment_id: UUID | None) -> UUID | None:
     """Join the lane's task of which no attempt has started; None if there is none.
 
-    The share lock waits for a dispatch that is under way, and then no longer matches.
+    The row lock waits for a dispatch that is under way, and then no longer matches. The run gets the
+    rights of whoever spoke last: an earlier speaker's must not serve a later one's words.
     """
-    rows = await conn.execute(
-        select(Task.id)
-        .where(Task.lane_id == lane_id, Task.attempt == 0, Task.status.in_(list(NOT_STARTED)))
-        .order_by(Task.lane_position)
-        .limit(1)
-        .with_for_update(read=True)
-    )
-    task_id = rows.scalar_one_or_none()
+    rows = await conn.execute(_JOINABLE, {"lane": lane_id})
+    task_id: UUID | None = rows.scalar_one_or_none()
     if task_id is not None and comment_id is not None:
+        await conn.execute(update(Task).where(Task.id == task_id).values(originator_id=actor.member_id))
         await _deliver(conn, task_id, lane_id, comment_id)
     return task_id
 
@@ -236,32 +259,34 @@ async def _add_note(conn: AsyncConnection, task_id: UUID, note: str) -> None:
     await conn.execute(update(Task).where(Task.id == task_id).values(handoff_note=notes))
 
 
+_DELIVER = pg_insert(TaskComment).on_conflict_do_nothing()
+
+
 async def _deliver(conn: AsyncConnection, task_id: UUID, lane_id: UUID, comment_id: UUID) -> None:
     """Put the comment into the task's batch; a comment belongs to one task of a lane."""
-    await conn.execute(
-        pg_insert(TaskComment)
-        .values(task_id=task_id, comment_id=comment_id, lane_id=lane_id)
-        .on_conflict_do_nothing()
-    )
+    await conn.execute(_DELIVER, {"task_id": task_id, "comment_id": comment_id, "lane_id": lane_id})
+
+
+_INSERT = insert(Task)
 
 
 async def _insert(conn: AsyncConnection, target: AnyRow, lane: AnyRow, columns: dict[str, Any]) -> UUID:
     task_id = new_id()
     kind = TaskKind.ISSUE
     await conn.execute(
-        insert(Task).values(
-            id=task_id,
-            workspace_id=target.workspace_id,
-            lane_id=lane.id,
-            lane_position=lane.last_position,
-            rank=datetime.now(UTC) + HANDICAP[kind],
-            kind=kind,
-            agent_id=target.agent_id,
-            runtime_id=target.runtime_id,
-            issue_id=target.issue_id,
-            max_attempts=_MAX_ATTEMPTS,
+        _INSERT,
+        {
+            "id": task_id,
+            "workspace_id": target.workspace_id,
+            "lane_id": lane.id,
+            "lane_position": lane.last_position,
+            "rank": datetime.now(UTC) + HANDICAP[kind],
+            "kind": kind,
+            "agent_id": target.id,
+            "runtime_id": target.runtime_id,
+            "issue_id": target.issue_id,
             **columns,
-        )
+        },
     )
     await outbox.put(
         conn,
@@ -275,11 +300,11 @@ async def _insert(conn: AsyncConnection, target: AnyRow, lane: AnyRow, columns: 
 
 def _start_payload(target: AnyRow, trigger: str) -> dict[str, Any]:
     """What the Temporal Web UI shows; the names are those of the moment."""
-    key = issue_key(target.issue_prefix, target.number)
+    key = issue_key(target.issue_prefix, target.issue_number)
     return {
-        "summary": f"{target.agent_name} on {key} ({trigger})",
+        "summary": f"{target.name} on {key} ({trigger})",
         "search_attributes": {
-            "SegueAgent": target.agent_name,
+            "SegueAgent": target.name,
             "SegueIssue": key,
             "SegueRuntime": target.runtime_name,
             "SegueTrigger": trigger,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Row, Select, func, insert, select, update
+from sqlalchemy import Row, Select, bindparam, func, insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from domain.errors import NotFound, UnprocessableInput
@@ -20,6 +20,17 @@ from store.visibility import agent_visible
 
 _KEY = re.compile(r"([A-Za-z][A-Za-z0-9]*)-([0-9]{1,9})", re.ASCII)
 _COLUMNS = (*Issue.__table__.c, Workspace.issue_prefix)
+
+# Made once: every comment needs one of them.
+_ISSUES: Select[Any] = (
+    select(*_COLUMNS)
+    .join(Workspace, Workspace.id == Issue.workspace_id)
+    .where(Issue.workspace_id == bindparam("workspace"), Issue.deleted_at.is_(None))
+)
+_BY_ID = _ISSUES.where(Issue.id == bindparam("wanted"))
+_BY_KEY = _ISSUES.where(Workspace.issue_prefix == bindparam("prefix"), Issue.number == bindparam("wanted"))
+_STANDING_BY_ID = _BY_ID.with_for_update(of=Issue, read=True, key_share=True)
+_STANDING_BY_KEY = _BY_KEY.with_for_update(of=Issue, read=True, key_share=True)
 
 
 @dataclass(frozen=True)
@@ -37,19 +48,28 @@ async def find(conn: AsyncConnection, workspace_id: UUID, ref: str, *, lock: boo
 
     ``lock`` keeps other writers of the issue out, but not comments and tasks that refer to it.
     """
-    query = _where(_select(workspace_id), ref)
+    by_id, by_key = _BY_ID, _BY_KEY
     if lock:
-        query = query.with_for_update(of=Issue, key_share=True)
-    row: Row[Any] | None = (await conn.execute(query)).one_or_none()
-    if row is None:
-        raise _unknown()
-    return row
+        by_id = by_id.with_for_update(of=Issue, key_share=True)
+        by_key = by_key.with_for_update(of=Issue, key_share=True)
+    return await _one(conn, workspace_id, ref, by_id, by_key)
 
 
 async def standing(conn: AsyncConnection, workspace_id: UUID, ref: UUID | str) -> Row[Any]:
     """The issue, kept from being deleted until the transaction ends. Raises `NotFound`."""
-    query = _where(_select(workspace_id), str(ref)).with_for_update(of=Issue, read=True, key_share=True)
-    row: Row[Any] | None = (await conn.execute(query)).one_or_none()
+    return await _one(conn, workspace_id, str(ref), _STANDING_BY_ID, _STANDING_BY_KEY)
+
+
+async def _one(
+    conn: AsyncConnection, workspace_id: UUID, ref: str, by_id: Select[Any], by_key: Select[Any]
+) -> Row[Any]:
+    key = _KEY.fullmatch(ref)
+    if key is None:
+        rows = await conn.execute(by_id, {"workspace": workspace_id, "wanted": _uuid(ref)})
+    else:
+        prefix, number = key[1].upper(), int(key[2])
+        rows = await conn.execute(by_key, {"workspace": workspace_id, "prefix": prefix, "wanted": number})
+    row: Row[Any] | None = rows.one_or_none()
     if row is None:
         raise _unknown()
     return row
@@ -64,7 +84,7 @@ async def parent_id(conn: AsyncConnection, workspace_id: UUID, ref: str) -> UUID
 async def page(
     conn: AsyncConnection, workspace_id: UUID, part: Page, narrowed: IssueFilter
 ) -> list[Row[Any]]:
-    query = _select(workspace_id)
+    query = _ISSUES
     if narrowed.status:
         query = query.where(Issue.status.in_(narrowed.status))
     if narrowed.assignee_id is not None:
@@ -73,23 +93,7 @@ async def page(
         query = query.where(Issue.project_id == narrowed.project_id)
     if narrowed.parent_id is not None:
         query = query.where(Issue.parent_id == narrowed.parent_id)
-    return list(await conn.execute(newest_first(query, Issue, part)))
-
-
-def _select(workspace_id: UUID) -> Select[Any]:
-    return (
-        select(*_COLUMNS)
-        .join(Workspace, Workspace.id == Issue.workspace_id)
-        .where(Issue.workspace_id == workspace_id, Issue.deleted_at.is_(None))
-    )
-
-
-def _where(query: Select[Any], ref: str) -> Select[Any]:
-    key = _KEY.fullmatch(ref)
-    if key is None:
-        return query.where(Issue.id == _uuid(ref))
-    prefix, number = key.groups()
-    return query.where(Workspace.issue_prefix == prefix.upper(), Issue.number == int(number))
+    return list(await conn.execute(newest_first(query, Issue, part), {"workspace": workspace_id}))
 
 
 def _uuid(ref: str) -> UUID:
@@ -159,8 +163,13 @@ async def _parent(conn: AsyncConnection, workspace_id: UUID, ref: UUID | str) ->
         raise UnprocessableInput("parent_id: there is no such issue in this workspace.") from error
 
 
+_PARENTS_LOCK = text("select pg_advisory_xact_lock(hashtextextended('segue.parents:' || :id, 0))")
+
+
 async def _check_no_cycle(conn: AsyncConnection, workspace_id: UUID, issue_id: UUID, parent_id: UUID) -> None:
     await _parent(conn, workspace_id, parent_id)
+    # Two moves that are each harmless make a cycle together, so they are decided one after the other.
+    await conn.execute(_PARENTS_LOCK, {"id": str(workspace_id)})
     above = select(Issue.id, Issue.parent_id).where(Issue.id == parent_id).cte("above", recursive=True)
     above = above.union(select(Issue.id, Issue.parent_id).join(above, Issue.id == above.c.parent_id))
     if await conn.scalar(select(above.c.id).where(above.c.id == issue_id)) is not None:

@@ -12,9 +12,22 @@ task writes leases, waits, attempts and outbox rows, and never that task's row.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import and_, delete, exists, func, insert, literal, or_, select, text, tuple_, update
+from sqlalchemy import (
+    and_,
+    bindparam,
+    delete,
+    exists,
+    func,
+    insert,
+    or_,
+    select,
+    text,
+    tuple_,
+    update,
+)
 from sqlalchemy.dialects.postgresql import insert as pg_insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -23,7 +36,17 @@ from domain.pointer import PointerMode, ResumeDecision
 from domain.statuses import CAPACITY_LEASES, EXCLUSIVE_LEASES, LeaseKind, WaitKind
 from store import outbox, pointers
 from store.ids import new_id
-from store.models import Agent, Attempt, Directory, Lease, LeaseWait, Runtime, Task
+from store.models import (
+    Agent,
+    Attempt,
+    Directory,
+    Issue,
+    Lease,
+    LeaseWait,
+    ProjectResource,
+    Runtime,
+    Task,
+)
 from store.rows import AnyRow
 
 Key = tuple[LeaseKind, UUID]
@@ -46,14 +69,22 @@ class Blocked:
     kind: WaitKind
     key: UUID
     holder_task_id: UUID | None = None
+    #: The agent's account is known to be out of quota until then: no queue, a time.
+    until: datetime | None = None
+    #: The project's local directory can't be used: no queue, an end.
+    refusal: str | None = None
+
+    @property
+    def queues(self) -> bool:
+        return self.until is None and self.refusal is None
+
+
+_LOCK = text("select pg_advisory_xact_lock(hashtextextended('segue.leases:' || :id, 0))")
 
 
 async def lock(conn: AsyncConnection, workspace_id: UUID) -> None:
     """Serialise lease decisions of the workspace until the transaction ends."""
-    await conn.execute(
-        text("select pg_advisory_xact_lock(hashtextextended('segue.leases:' || :id, 0))"),
-        {"id": str(workspace_id)},
-    )
+    await conn.execute(_LOCK, {"id": str(workspace_id)})
 
 
 async def request(conn: AsyncConnection, task_id: UUID) -> Granted | Blocked:
@@ -104,6 +135,16 @@ async def grant_for_agent(conn: AsyncConnection, workspace_id: UUID, agent_id: U
     await _scan(conn, [(LeaseKind.AGENT, agent_id)])
 
 
+async def grant_for_check(conn: AsyncConnection, workspace_id: UUID, resource_id: UUID) -> None:
+    """A local directory's check was answered, or is no longer wanted: who waited for it asks again.
+
+    All of them, in the order they came: what each one waits for now is the directory, not its check.
+    """
+    await lock(conn, workspace_id)
+    for waiter in await _waiters(conn, [(LeaseKind.DIRECTORY, resource_id)]):
+        await _offer(conn, waiter)
+
+
 async def grant_all(conn: AsyncConnection, workspace_id: UUID) -> None:
     """The reconciler's sweep for grants that got lost.
 
@@ -119,21 +160,31 @@ async def grant_all(conn: AsyncConnection, workspace_id: UUID) -> None:
         await _scan(conn, [(_lease_kind(WaitKind(row.kind)), row.key)])
 
 
-async def give_up(conn: AsyncConnection, *, workspace_id: UUID, task_id: UUID) -> None:
+_GIVE_UP = text(
+    """
+    with leases_given_back as (
+        delete from leases where task_id = :task_id returning kind, key
+    ), queues_left as (
+        delete from lease_waits where task_id = :task_id returning kind, key
+    )
+    select kind, key, true as held from leases_given_back
+    union all
+    select kind, key, false from queues_left
+    """
+)
+
+
+async def give_up(conn: AsyncConnection, *, workspace_id: UUID, task_id: UUID, lane_id: UUID) -> None:
     """The task ended: give back what it holds, leave every queue, and let the next ones in.
 
     Its lane is looked at even if it held nothing: a later task waits for an earlier one from the
     moment that one is queued.
     """
     await lock(conn, workspace_id)
-    lanes = await conn.scalars(select(Task.lane_id).where(Task.id == task_id))
-    waits = await conn.execute(
-        delete(LeaseWait).where(LeaseWait.task_id == task_id).returning(LeaseWait.kind, LeaseWait.key)
-    )
-    left = [(LeaseKind.LANE, lane_id) for lane_id in lanes]
-    left += [(_lease_kind(WaitKind(row.kind)), row.key) for row in waits]
-    held = await conn.execute(delete(Lease).where(Lease.task_id == task_id).returning(Lease.kind, Lease.key))
-    freed = [(LeaseKind(row.kind), row.key) for row in held]
+    rows = (await conn.execute(_GIVE_UP, {"task_id": task_id})).all()
+    freed = [(LeaseKind(row.kind), row.key) for row in rows if row.held]
+    left = [(LeaseKind.LANE, lane_id)]
+    left += [(_lease_kind(WaitKind(row.kind)), row.key) for row in rows if not row.held]
     await _scan(conn, freed + [key for key in left if key not in freed])
 
 
@@ -141,11 +192,14 @@ async def give_up(conn: AsyncConnection, *, workspace_id: UUID, task_id: UUID) -
 
 
 async def _try(conn: AsyncConnection, task_id: UUID) -> Granted | Blocked:
-    candidate = (await conn.execute(_CANDIDATE.where(Task.id == task_id))).one()
+    candidate = (await conn.execute(_CANDIDATE, {"wanted": task_id})).one()
     granted = _already_granted(candidate)
     if granted is not None:
         return granted
     decision = await _decide(conn, candidate)
+    if isinstance(decision, Blocked) and not decision.queues:
+        await conn.execute(delete(LeaseWait).where(LeaseWait.task_id == candidate.id))
+        return decision
     if isinstance(decision, Blocked):
         await _wait(conn, candidate, decision)
         return decision
@@ -154,16 +208,22 @@ async def _try(conn: AsyncConnection, task_id: UUID) -> Granted | Blocked:
 
 async def _decide(conn: AsyncConnection, candidate: AnyRow) -> ResumeDecision | Blocked:
     """The pointer, if everything that it and the attempt need is free."""
-    blocked = _lane_blocker(candidate)
+    blocked = _lane_blocker(candidate) or _local_blocker(candidate)
     if blocked is not None:
         return blocked
     decision = await pointers.decide(conn, _question(candidate))
-    blocked = await _exclusive_blocker(conn, candidate, decision) or _capacity_blocker(candidate)
-    return blocked or decision
+    return (
+        await _exclusive_blocker(conn, candidate, decision)
+        or _quota_blocker(candidate)
+        or _capacity_blocker(candidate)
+        or decision
+    )
 
 
 _earlier = Task.__table__.alias("earlier")
+_limited = Task.__table__.alias("limited")
 _last = Attempt.__table__.alias("last_attempt")
+#: Made once: building it for each call takes longer than sending it and waiting for its row.
 _CANDIDATE = (
     select(
         Task.id,
@@ -174,7 +234,13 @@ _CANDIDATE = (
         Task.pointer_mode,
         Task.rerun_of_task_id,
         Task.rank,
+        Task.attempt,
+        Task.retry_at,
         Task.started_at,
+        ProjectResource.id.label("local_id"),
+        ProjectResource.checked_at.label("local_checked_at"),
+        ProjectResource.refusal.label("local_refusal"),
+        ProjectResource.directory_id.label("local_directory_id"),
         Agent.provider,
         Agent.max_concurrent_tasks,
         Runtime.slots,
@@ -196,6 +262,15 @@ _CANDIDATE = (
         .limit(1)
         .scalar_subquery()
         .label("lane_holder"),
+        select(func.max(_limited.c.retry_at))
+        .where(
+            _limited.c.agent_id == Task.agent_id,
+            text("limited.status = 'waiting_quota'"),
+            _limited.c.quota_waits > 0,
+            _limited.c.retry_at > func.now(),
+        )
+        .scalar_subquery()
+        .label("quota_until"),
         select(func.array_agg(Lease.slot))
         .where(Lease.kind == LeaseKind.AGENT, Lease.key == Task.agent_id)
         .scalar_subquery()
@@ -207,6 +282,15 @@ _CANDIDATE = (
     )
     .join(Agent, Agent.id == Task.agent_id)
     .join(Runtime, Runtime.id == Task.runtime_id)
+    .outerjoin(Issue, Issue.id == Task.issue_id)
+    .outerjoin(
+        ProjectResource,
+        and_(
+            ProjectResource.project_id == Issue.project_id,
+            ProjectResource.runtime_id == Task.runtime_id,
+            text("project_resources.kind = 'local_directory'"),
+        ),
+    )
     .outerjoin(
         _last,
         and_(
@@ -215,6 +299,7 @@ _CANDIDATE = (
             == select(func.max(Attempt.number)).where(Attempt.task_id == Task.id).scalar_subquery(),
         ),
     )
+    .where(Task.id == bindparam("wanted"))
 )
 
 
@@ -232,6 +317,19 @@ def _lane_blocker(candidate: AnyRow) -> Blocked | None:
     return Blocked(WaitKind.LANE, candidate.lane_id, candidate.lane_holder)
 
 
+def _local_blocker(candidate: AnyRow) -> Blocked | None:
+    """The project's directory on this runtime has not been looked at yet, or is refused."""
+    if candidate.local_id is None or candidate.local_directory_id is not None:
+        return None
+    if candidate.local_checked_at is not None:
+        refusal = candidate.local_refusal or "the project's local directory is no longer known"
+        return Blocked(WaitKind.DIRECTORY, candidate.local_id, refusal=refusal)
+    if not candidate.online:
+        # The one who would look is away, and only this wait has an end.
+        return Blocked(WaitKind.RUNTIME_OFFLINE, candidate.runtime_id)
+    return Blocked(WaitKind.DIRECTORY, candidate.local_id)
+
+
 def _question(candidate: AnyRow) -> pointers.PointerQuestion:
     """A further attempt goes on from the one before; the first one from what its task asks for."""
     mode, source = PointerMode(candidate.pointer_mode), candidate.rerun_of_task_id
@@ -243,59 +341,61 @@ def _question(candidate: AnyRow) -> pointers.PointerQuestion:
         provider=candidate.provider,
         mode=mode,
         source_task_id=source,
+        local_directory_id=candidate.local_directory_id,
     )
+
+
+#: Holders first, then those who wait; nobody who waits stands before a task that holds its lane.
+_BEFORE_IT = text(
+    """
+    select 0 as step, leases.kind, leases.key, leases.granted_at as since,
+           coalesce(leases.task_id, attempts.task_id) as holder
+    from leases left join attempts on attempts.id = leases.attempt_id
+    where (leases.kind, leases.key) in (('directory', :directory_id), ('session', :session_id))
+      and leases.task_id is distinct from :task_id
+    union all
+    select 1, waits.kind, waits.key, waits.since, waits.task_id
+    from lease_waits waits
+    where (waits.kind, waits.key) in (('directory', :directory_id), ('session', :session_id))
+      and waits.task_id <> :task_id
+      and not cast(:holds_lane as boolean)
+      and waits.since < coalesce(
+          (select mine.since from lease_waits mine
+           where mine.task_id = :task_id and mine.kind in ('directory', 'session')),
+          now()
+      )
+    order by step, since limit 1
+    """
+)
 
 
 async def _exclusive_blocker(
     conn: AsyncConnection, candidate: AnyRow, decision: ResumeDecision
 ) -> Blocked | None:
     """Somebody holds the directory or session, or has waited for it longer than this task."""
-    wanted = [
-        (kind, key)
-        for kind, key in (
-            (LeaseKind.DIRECTORY, decision.directory_id),
-            (LeaseKind.SESSION, decision.session_id),
-        )
-        if key is not None
-    ]
-    if not wanted:
+    if decision.directory_id is None and decision.session_id is None:
         return None
-    held = (
-        select(
-            literal(0).label("step"),
-            Lease.kind,
-            Lease.key,
-            func.coalesce(
-                Lease.task_id,
-                select(Attempt.task_id).where(Attempt.id == Lease.attempt_id).scalar_subquery(),
-            ).label("holder"),
-            Lease.granted_at.label("since"),
-        )
-        .where(tuple_(Lease.kind, Lease.key).in_(wanted))
-        .where(Lease.task_id.is_distinct_from(candidate.id))
+    rows = await conn.execute(
+        _BEFORE_IT,
+        {
+            "task_id": candidate.id,
+            "directory_id": decision.directory_id,
+            "session_id": decision.session_id,
+            "holds_lane": LeaseKind.LANE in (candidate.held or ()),
+        },
     )
-    mine = (
-        select(LeaseWait.since).where(LeaseWait.task_id == candidate.id).scalar_subquery()
-        if candidate.wait_kind in (WaitKind.DIRECTORY, WaitKind.SESSION)
-        else func.now()
-    )
-    queued = select(
-        literal(1).label("step"),
-        LeaseWait.kind,
-        LeaseWait.key,
-        LeaseWait.task_id.label("holder"),
-        LeaseWait.since,
-    ).where(
-        tuple_(LeaseWait.kind, LeaseWait.key).in_(wanted),
-        LeaseWait.task_id != candidate.id,
-        LeaseWait.since < mine,
-    )
-    if LeaseKind.LANE in (candidate.held or ()):
-        rows = await conn.execute(held.order_by("step", "since").limit(1))
-    else:
-        rows = await conn.execute(held.union_all(queued).order_by("step", "since").limit(1))
     row = rows.one_or_none()
     return None if row is None else Blocked(WaitKind(row.kind), row.key, row.holder)
+
+
+def _quota_blocker(candidate: AnyRow) -> Blocked | None:
+    """Another task of the agent has hit a quota that states its reset: don't run into it as well.
+
+    A task is held back once, before its first attempt; then it finds out for itself (field notes Q4).
+    """
+    if candidate.quota_until is None or candidate.attempt > 0 or candidate.retry_at is not None:
+        return None
+    return Blocked(WaitKind.AGENT_CAPACITY, candidate.agent_id, until=candidate.quota_until)
 
 
 def _capacity_blocker(candidate: AnyRow) -> Blocked | None:
@@ -367,23 +467,31 @@ async def _name_holder(
     )
 
 
+_HOLD = text(
+    """
+    insert into leases (kind, key, slot, workspace_id, task_id)
+    select kind, key, slot, cast(:workspace_id as uuid), cast(:task_id as uuid)
+    from unnest(cast(:kinds as text[]), cast(:keys as uuid[]), cast(:slots as smallint[]))
+         as wanted (kind, key, slot)
+    """
+)
+_HOLD_AGAIN = text(f"{_HOLD.text} on conflict do nothing")
+
+
 async def _hold(
     conn: AsyncConnection, candidate: AnyRow, keys: Sequence[tuple[LeaseKind, UUID, int]]
 ) -> None:
     """Insert the leases; those that a sleeping task kept are there already."""
-    leases = pg_insert(Lease).values(
-        [
-            {
-                "kind": kind,
-                "key": key,
-                "slot": slot,
-                "workspace_id": candidate.workspace_id,
-                "task_id": candidate.id,
-            }
-            for kind, key, slot in keys
-        ]
+    await conn.execute(
+        _HOLD_AGAIN if candidate.held else _HOLD,
+        {
+            "kinds": [kind.value for kind, _, _ in keys],
+            "keys": [key for _, key, _ in keys],
+            "slots": [slot for _, _, slot in keys],
+            "workspace_id": candidate.workspace_id,
+            "task_id": candidate.id,
+        },
     )
-    await conn.execute(leases.on_conflict_do_nothing() if candidate.held else leases)
 
 
 def _free_slot(used: Sequence[int] | None) -> int:
@@ -391,15 +499,20 @@ def _free_slot(used: Sequence[int] | None) -> int:
     return next(slot for slot in range(len(taken) + 1) if slot not in taken)
 
 
+_INSERT_DIRECTORY = insert(Directory)
+_INSERT_ATTEMPT = insert(Attempt)
+
+
 async def _new_directory(conn: AsyncConnection, candidate: AnyRow) -> UUID:
     directory_id = new_id()
     await conn.execute(
-        insert(Directory).values(
-            id=directory_id,
-            workspace_id=candidate.workspace_id,
-            runtime_id=candidate.runtime_id,
-            lane_id=candidate.lane_id,
-        )
+        _INSERT_DIRECTORY,
+        {
+            "id": directory_id,
+            "workspace_id": candidate.workspace_id,
+            "runtime_id": candidate.runtime_id,
+            "lane_id": candidate.lane_id,
+        },
     )
     return directory_id
 
@@ -409,19 +522,21 @@ async def _new_attempt(
 ) -> UUID:
     attempt_id = new_id()
     await conn.execute(
-        insert(Attempt).values(
-            id=attempt_id,
-            workspace_id=candidate.workspace_id,
-            task_id=candidate.id,
-            number=(candidate.attempt_number or 0) + 1,
-            runtime_id=candidate.runtime_id,
-            ops_queue=names.ops_queue(candidate.runtime_id),
-            runs_queue=names.runs_queue(candidate.runtime_id),
-            directory_id=directory_id,
-            requested_session_id=decision.session_id,
-            continuity=decision.continuity,
-            continuity_reason=decision.reason,
-        )
+        _INSERT_ATTEMPT,
+        {
+            "id": attempt_id,
+            "workspace_id": candidate.workspace_id,
+            "task_id": candidate.id,
+            "number": (candidate.attempt_number or 0) + 1,
+            "runtime_id": candidate.runtime_id,
+            "provider": candidate.provider,
+            "ops_queue": names.ops_queue(candidate.runtime_id),
+            "runs_queue": names.runs_queue(candidate.runtime_id),
+            "directory_id": directory_id,
+            "requested_session_id": decision.session_id,
+            "continuity": decision.continuity,
+            "continuity_reason": decision.reason,
+        },
     )
     return attempt_id
 
@@ -474,18 +589,43 @@ async def _scan(conn: AsyncConnection, freed: Sequence[Key]) -> None:
     for waiter in await _waiters(conn, freed):
         if waiter.key in spent:
             continue
-        answer = await _try(conn, waiter.task_id)
+        answer = await _offer(conn, waiter)
         if isinstance(answer, Granted):
-            await outbox.put(
-                conn,
-                workspace_id=waiter.workspace_id,
-                kind=outbox.OutboxKind.WAKE,
-                subject_id=waiter.task_id,
-            )
             if _lease_kind(WaitKind(waiter.kind)) in EXCLUSIVE_LEASES:
                 spent.add(waiter.key)
-        elif answer.key == waiter.key:
+        elif answer.key == waiter.key and answer.refusal is None:
             spent.add(waiter.key)
+
+
+async def _offer(conn: AsyncConnection, waiter: AnyRow) -> Granted | Blocked:
+    """Let one waiter ask again, and wake it when it no longer waits in a queue."""
+    answer = await _try(conn, waiter.task_id)
+    if isinstance(answer, Granted) or not answer.queues:
+        await outbox.put(
+            conn,
+            workspace_id=waiter.workspace_id,
+            kind=outbox.OutboxKind.WAKE,
+            subject_id=waiter.task_id,
+        )
+    return answer
+
+
+_WAITERS = (
+    select(LeaseWait.task_id, LeaseWait.workspace_id, LeaseWait.kind, LeaseWait.key)
+    .join(Task, Task.id == LeaseWait.task_id)
+    .where(tuple_(LeaseWait.kind, LeaseWait.key).in_(bindparam("freed", expanding=True)))
+    .order_by(
+        text(
+            "case when lease_waits.kind = 'lane' then 0 "
+            "when lease_waits.kind in ('directory', 'session') then 1 else 2 end"
+        ),
+        text("case when lease_waits.kind = 'lane' then tasks.lane_position end"),
+        text("case when lease_waits.kind in ('directory', 'session') then lease_waits.since end"),
+        LeaseWait.rank,
+        LeaseWait.task_id,
+    )
+    .limit(_SCAN_LIMIT)
+)
 
 
 async def _waiters(conn: AsyncConnection, freed: Sequence[Key]) -> Sequence[AnyRow]:
@@ -493,23 +633,7 @@ async def _waiters(conn: AsyncConnection, freed: Sequence[Key]) -> Sequence[AnyR
     waiters for capacity by rank (importance with ageing: see `store.enqueue`).
     """
     by_kind = [(wait_kind, key) for kind, key in freed for wait_kind in _wait_kinds(kind)]
-    rows = await conn.execute(
-        select(LeaseWait.task_id, LeaseWait.workspace_id, LeaseWait.kind, LeaseWait.key)
-        .join(Task, Task.id == LeaseWait.task_id)
-        .where(tuple_(LeaseWait.kind, LeaseWait.key).in_(by_kind))
-        .order_by(
-            text(
-                "case when lease_waits.kind = 'lane' then 0 "
-                "when lease_waits.kind in ('directory', 'session') then 1 else 2 end"
-            ),
-            text("case when lease_waits.kind = 'lane' then tasks.lane_position end"),
-            text("case when lease_waits.kind in ('directory', 'session') then lease_waits.since end"),
-            LeaseWait.rank,
-            LeaseWait.task_id,
-        )
-        .limit(_SCAN_LIMIT)
-    )
-    return rows.all()
+    return (await conn.execute(_WAITERS, {"freed": by_kind})).all()
 
 
 def _wait_kinds(kind: LeaseKind) -> tuple[WaitKind, ...]:

@@ -165,7 +165,21 @@ class Project(_Owned, Base):
 
 class ProjectResource(_Owned, Base):
     __tablename__ = "project_resources"
-    __table_args__ = (Index(None, "project_id"),)
+    __table_args__ = (
+        Index(None, "project_id"),
+        Index(
+            "uq_project_resources_local",
+            "project_id",
+            "runtime_id",
+            unique=True,
+            postgresql_where=text("kind = 'local_directory'"),
+        ),
+        Index(
+            "ix_project_resources_unchecked",
+            "runtime_id",
+            postgresql_where=text("kind = 'local_directory' and checked_at is null"),
+        ),
+    )
 
     project_id: Mapped[UUID] = mapped_column(ForeignKey("projects.id", ondelete="CASCADE"))
     kind: Mapped[str]
@@ -173,6 +187,10 @@ class ProjectResource(_Owned, Base):
     ref: Mapped[str | None]
     runtime_id: Mapped[UUID | None] = mapped_column(ForeignKey("runtimes.id", ondelete="CASCADE"))
     path: Mapped[str | None]
+    #: What the runtime said about a local directory: the row of its real path, or why it is refused.
+    checked_at: Mapped[datetime | None]
+    directory_id: Mapped[UUID | None] = mapped_column(ForeignKey("directories.id", ondelete="SET NULL"))
+    refusal: Mapped[str | None]
 
 
 class Issue(_Owned, Base):
@@ -300,6 +318,7 @@ class Task(_Owned, Base):
         Index("ix_tasks_issue", "issue_id", text("id desc"), postgresql_where=text("issue_id is not null")),
         Index("ix_tasks_chat", "chat_id", text("id desc"), postgresql_where=text("chat_id is not null")),
         Index("ix_tasks_runtime", "runtime_id", text("id desc")),
+        Index("ix_tasks_quota", "agent_id", "retry_at", postgresql_where=text("status = 'waiting_quota'")),
     )
 
     lane_id: Mapped[UUID] = mapped_column(ForeignKey("lanes.id", ondelete="CASCADE"))
@@ -364,11 +383,14 @@ class Attempt(_Owned, Base):
     __table_args__ = (
         UniqueConstraint("task_id", "number"),
         Index("ix_attempts_standing", "runtime_id", postgresql_where=text("ended_at is null")),
+        Index(None, "directory_id", "id"),
     )
 
     task_id: Mapped[UUID] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"))
     number: Mapped[int]
     runtime_id: Mapped[UUID] = mapped_column(ForeignKey("runtimes.id"))
+    #: The agent's when it was granted: what it runs stays that, whatever the agent is changed to.
+    provider: Mapped[str]
     ops_queue: Mapped[str]
     runs_queue: Mapped[str]
     directory_id: Mapped[UUID] = mapped_column(ForeignKey("directories.id"))
@@ -429,7 +451,10 @@ class Session(_Owned, Base):
     """A provider's own conversation, judged once and everywhere."""
 
     __tablename__ = "sessions"
-    __table_args__ = (UniqueConstraint("runtime_id", "provider", "provider_session_id"),)
+    __table_args__ = (
+        UniqueConstraint("runtime_id", "provider", "provider_session_id"),
+        Index(None, "directory_id"),
+    )
 
     provider: Mapped[str]
     provider_session_id: Mapped[str]
@@ -448,7 +473,11 @@ class LaneSession(Base):
     """The sessions a lane knows: its own, and the one a continuation was seeded with."""
 
     __tablename__ = "lane_sessions"
-    __table_args__ = (PrimaryKeyConstraint("lane_id", "session_id"), Index(None, "session_id"))
+    __table_args__ = (
+        PrimaryKeyConstraint("lane_id", "session_id"),
+        Index(None, "session_id"),
+        Index(None, "directory_id", postgresql_where=text("directory_id is not null")),
+    )
 
     lane_id: Mapped[UUID] = mapped_column(ForeignKey("lanes.id", ondelete="CASCADE"))
     session_id: Mapped[UUID] = mapped_column(ForeignKey("sessions.id", ondelete="CASCADE"))

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import bindparam, delete, func, insert, select, text, update
+from sqlalchemy import bindparam, delete, func, text, update
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -37,6 +37,17 @@ class OutboxItem:
     tries: int
 
 
+_PUT = text(
+    """
+    with put as (
+        insert into outbox (workspace_id, kind, subject_id, payload)
+        values (:workspace_id, :kind, :subject_id, :payload) returning id
+    )
+    select pg_notify(:channel, '') from put
+    """
+).bindparams(bindparam("payload", type_=JSONB))
+
+
 async def put(
     conn: AsyncConnection,
     *,
@@ -46,13 +57,16 @@ async def put(
     payload: dict[str, Any] | None = None,
 ) -> None:
     """Write one row and notify the waker, which hears of it when the transaction commits."""
-    row = (
-        insert(Outbox)
-        .values(workspace_id=workspace_id, kind=kind, subject_id=subject_id, payload=payload or {})
-        .returning(Outbox.id)
-        .cte("row")
+    await conn.execute(
+        _PUT,
+        {
+            "workspace_id": workspace_id,
+            "kind": kind,
+            "subject_id": subject_id,
+            "payload": payload or {},
+            "channel": OUTBOX_CHANNEL,
+        },
     )
-    await conn.execute(select(func.pg_notify(OUTBOX_CHANNEL, "")).select_from(row))
 
 
 _CLAIM = text(
@@ -78,8 +92,11 @@ async def claim(conn: AsyncConnection, most: int) -> list[OutboxItem]:
     )
 
 
+_SENT = delete(Outbox).where(Outbox.id.in_(bindparam("items", expanding=True)))
+
+
 async def sent(conn: AsyncConnection, item_ids: list[int]) -> None:
-    await conn.execute(delete(Outbox).where(Outbox.id.in_(item_ids)))
+    await conn.execute(_SENT, {"items": item_ids})
 
 
 async def failed(conn: AsyncConnection, item: OutboxItem, error: str) -> None:

@@ -1,10 +1,10 @@
 """What a lane, or one task, can be resumed from: the rows that `domain.pointer.resolve` decides on."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
-from sqlalchemy import and_, func, select
+from sqlalchemy import and_, bindparam, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from domain.pointer import (
@@ -15,8 +15,8 @@ from domain.pointer import (
     SessionFacts,
     resolve,
 )
-from store.models import Attempt, Directory, LaneSession, Session
-from store.rows import AnyRow, AnySelect
+from store.models import Attempt, Directory, LaneSession, Session, Task
+from store.rows import AnyRow
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,8 @@ class PointerQuestion:
     provider: str
     mode: PointerMode
     source_task_id: UUID | None = None
+    #: The directory that the task's project prescribes on this runtime.
+    local_directory_id: UUID | None = None
 
 
 async def decide(conn: AsyncConnection, question: PointerQuestion) -> ResumeDecision:
@@ -36,15 +38,36 @@ async def decide(conn: AsyncConnection, question: PointerQuestion) -> ResumeDeci
 
 
 async def facts(conn: AsyncConnection, question: PointerQuestion) -> PointerFacts:
-    if question.mode is PointerMode.FRESH:
-        return _facts(question, (), ())
-    if question.mode is PointerMode.TASK and question.source_task_id is not None:
+    while question.mode is PointerMode.TASK and question.source_task_id is not None:
         found = await _of_task(conn, question, question.source_task_id)
         if found is not None:
             return found
-    sessions = await conn.execute(_lane_sessions(question.lane_id))
-    directories = await conn.execute(_lane_directories(question.lane_id))
-    return _facts(question, sessions.all(), directories.all())
+        question = await _of_unstarted(conn, question, question.source_task_id)
+    if question.mode is PointerMode.FRESH:
+        return _facts(question, (), ())
+    sessions = await conn.execute(_LANE_SESSION, {"lane": question.lane_id})
+    directories = await conn.execute(_LANE_DIRECTORIES, {"lane": question.lane_id})
+    found = _facts(question, sessions.all(), directories.all())
+    if question.local_directory_id is not None and not found.ran_before:
+        # A local directory is no lane's own, so the lane's rows don't tell.
+        return found.model_copy(update={"ran_before": await _has_run(conn, question.lane_id)})
+    return found
+
+
+async def _has_run(conn: AsyncConnection, lane_id: UUID) -> bool:
+    rows = await conn.execute(
+        select(Task.id).where(Task.lane_id == lane_id, Task.started_at.is_not(None)).limit(1)
+    )
+    return rows.first() is not None
+
+
+async def _of_unstarted(conn: AsyncConnection, question: PointerQuestion, task_id: UUID) -> PointerQuestion:
+    """The retry of a task that never started asks what that one would have asked."""
+    rows = await conn.execute(select(Task.pointer_mode, Task.rerun_of_task_id).where(Task.id == task_id))
+    row = rows.one_or_none()
+    if row is None:  # a soft reference
+        return replace(question, mode=PointerMode.LANE, source_task_id=None)
+    return replace(question, mode=PointerMode(row.pointer_mode), source_task_id=row.rerun_of_task_id)
 
 
 async def _of_task(conn: AsyncConnection, question: PointerQuestion, task_id: UUID) -> PointerFacts | None:
@@ -62,63 +85,63 @@ async def _of_task(conn: AsyncConnection, question: PointerQuestion, task_id: UU
     attempt = rows.one_or_none()
     if attempt is None:
         return None
-    sessions = await conn.execute(_sessions().where(Session.id == attempt.session_id))
-    directories = await conn.execute(_directories().where(Directory.id == attempt.directory_id))
+    sessions = await conn.execute(_SESSIONS.where(Session.id == attempt.session_id))
+    directories = await conn.execute(_DIRECTORIES.where(Directory.id == attempt.directory_id))
     return _facts(question, sessions.all(), directories.all())
 
 
-def _sessions() -> AnySelect:
-    return select(
-        Session.id,
-        Session.provider,
-        Session.provider_session_id,
-        Session.runtime_id,
-        Session.directory_id,
-        Session.last_status,
-        Session.last_reason,
-        Session.last_ended_at,
-        Session.retired_at,
-        Session.retired_reason,
+_SESSIONS = select(
+    Session.id,
+    Session.provider,
+    Session.provider_session_id,
+    Session.runtime_id,
+    Session.directory_id,
+    Session.last_status,
+    Session.last_reason,
+    Session.last_ended_at,
+    Session.retired_at,
+    Session.retired_reason,
+)
+_DIRECTORIES = select(
+    Directory.id,
+    Directory.runtime_id,
+    Directory.kind,
+    Directory.created_at,
+    Directory.path,
+    Directory.gone_at,
+    Directory.gone_reason,
+)
+#: The lane's session whose last run ended last.
+#:
+#: One whose run was never judged (another session took its place) counts from when it was first
+#: seen, so that it can't stand in front of later ones for ever.
+_LANE_SESSION = (
+    _SESSIONS.join(
+        LaneSession, and_(LaneSession.session_id == Session.id, LaneSession.lane_id == bindparam("lane"))
     )
-
-
-def _lane_sessions(lane_id: UUID) -> AnySelect:
-    """The lane's session whose last run ended last.
-
-    One whose run was never judged (it waits for quota, or another session took its place) counts
-    from when it was first seen, so that it can't stand in front of later ones for ever.
-    """
-    return (
-        _sessions()
-        .join(LaneSession, and_(LaneSession.session_id == Session.id, LaneSession.lane_id == lane_id))
-        .order_by(func.coalesce(Session.last_ended_at, Session.created_at).desc(), Session.id.desc())
-        .limit(1)
-    )
-
-
-def _directories() -> AnySelect:
-    return select(
-        Directory.id,
-        Directory.runtime_id,
-        Directory.created_at,
-        Directory.path,
-        Directory.gone_at,
-        Directory.gone_reason,
-    )
-
-
-def _lane_directories(lane_id: UUID) -> AnySelect:
-    """Those that something has run in, newest first. Few are enough: the newest usable one matters.
-
-    The row of an attempt that ended before its start has no path: it must not hide the directory
-    that the lane's session lives in.
-    """
-    return (
-        _directories()
-        .where(Directory.lane_id == lane_id, Directory.path.is_not(None))
-        .order_by(Directory.created_at.desc(), Directory.id.desc())
-        .limit(20)
-    )
+    .order_by(func.coalesce(Session.last_ended_at, Session.created_at).desc(), Session.id.desc())
+    .limit(1)
+)
+_last_use = (
+    select(Attempt.started_at)
+    .where(Attempt.directory_id == Directory.id, Attempt.started_at.is_not(None))
+    .order_by(Attempt.id.desc())
+    .limit(1)
+    .scalar_subquery()
+)
+#: The lane's directories that something has run in, the last used one first. Few are enough: one is
+#: taken.
+#:
+#: After a rerun in a new directory, a retry of an older task goes back to the old one with its
+#: session; the next comment goes on there too, and not where the lane's conversation is not.
+#:
+#: The row of an attempt that ended before its start has no path: it must not hide the directory
+#: that the lane's session lives in.
+_LANE_DIRECTORIES = (
+    _DIRECTORIES.where(Directory.lane_id == bindparam("lane"), Directory.path.is_not(None))
+    .order_by(_last_use.desc().nulls_last(), Directory.created_at.desc(), Directory.id.desc())
+    .limit(20)
+)
 
 
 def _facts(
@@ -131,6 +154,7 @@ def _facts(
         sessions=[SessionFacts.model_validate(row._mapping) for row in sessions],
         directories=[_directory(row) for row in directories],
         ran_before=any(row.path is not None for row in directories),
+        local_directory_id=question.local_directory_id,
     )
 
 
@@ -141,4 +165,5 @@ def _directory(row: AnyRow) -> DirectoryFacts:
         created_at=row.created_at,
         gone=row.gone_at is not None,
         gone_reason=row.gone_reason,
+        local=row.kind == "local",
     )

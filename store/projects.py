@@ -8,8 +8,9 @@ from sqlalchemy import delete as sql_delete
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from domain.errors import Conflict, NotFound
+from store import leases, localdirectories
 from store.ids import new_id
-from store.models import Project, ProjectResource
+from store.models import Directory, Project, ProjectResource
 from store.pages import Page, newest_first
 
 LOCAL_DIRECTORY = "local_directory"
@@ -56,14 +57,17 @@ async def change(conn: AsyncConnection, project: Row[Any], values: dict[str, Any
 async def resources(conn: AsyncConnection, project_ids: list[UUID]) -> dict[UUID, list[Row[Any]]]:
     """The resources of each project, oldest first."""
     found: dict[UUID, list[Row[Any]]] = {project_id: [] for project_id in project_ids}
-    query = (
-        select(*ProjectResource.__table__.c)
-        .where(ProjectResource.project_id.in_(project_ids))
-        .order_by(ProjectResource.id)
-    )
+    query = _resources().where(ProjectResource.project_id.in_(project_ids)).order_by(ProjectResource.id)
     for row in await conn.execute(query):
         found[row.project_id].append(row)
     return found
+
+
+def _resources() -> Any:
+    """With the ``real_path`` of a local directory that its runtime has accepted."""
+    return select(*ProjectResource.__table__.c, Directory.path.label("real_path")).outerjoin(
+        Directory, Directory.id == ProjectResource.directory_id
+    )
 
 
 async def add_resource(conn: AsyncConnection, project: Row[Any], values: dict[str, Any]) -> Row[Any]:
@@ -77,18 +81,20 @@ async def add_resource(conn: AsyncConnection, project: Row[Any], values: dict[st
         )
         if (await conn.execute(taken)).first() is not None:
             raise Conflict("This project has a local directory on this runtime already; delete it first.")
-    rows = await conn.execute(
-        insert(ProjectResource)
-        .values(id=new_id(), workspace_id=project.workspace_id, project_id=project.id, **values)
-        .returning(*ProjectResource.__table__.c)
+    resource_id = new_id()
+    await conn.execute(
+        insert(ProjectResource).values(
+            id=resource_id, workspace_id=project.workspace_id, project_id=project.id, **values
+        )
     )
-    return rows.one()
+    return await _resource(conn, project.workspace_id, project.id, resource_id)
 
 
 async def delete_resource(
     conn: AsyncConnection, workspace_id: UUID, project_id: UUID, resource_id: UUID
 ) -> None:
-    """Remove a resource. Raises `NotFound`."""
+    """Remove a resource; tasks that waited for its check go on without it. Raises `NotFound`."""
+    await leases.lock(conn, workspace_id)
     gone = await conn.execute(
         sql_delete(ProjectResource).where(
             ProjectResource.id == resource_id,
@@ -97,4 +103,34 @@ async def delete_resource(
         )
     )
     if gone.rowcount == 0:
-        raise NotFound("This project has no such resource.")
+        raise _unknown_resource()
+    await leases.grant_for_check(conn, workspace_id, resource_id)
+
+
+async def check_again(
+    conn: AsyncConnection, workspace_id: UUID, project_id: UUID, resource_id: UUID
+) -> Row[Any]:
+    """Have a local directory looked at again. Raises `NotFound`, and `Conflict` for another resource."""
+    resource = await _resource(conn, workspace_id, project_id, resource_id)
+    if resource.kind != LOCAL_DIRECTORY:
+        raise Conflict("Only a local directory is looked at by its runtime.")
+    await localdirectories.ask_again(conn, resource.runtime_id, resource_id)
+    return await _resource(conn, workspace_id, project_id, resource_id)
+
+
+async def _resource(
+    conn: AsyncConnection, workspace_id: UUID, project_id: UUID, resource_id: UUID
+) -> Row[Any]:
+    query = _resources().where(
+        ProjectResource.id == resource_id,
+        ProjectResource.project_id == project_id,
+        ProjectResource.workspace_id == workspace_id,
+    )
+    row: Row[Any] | None = (await conn.execute(query)).one_or_none()
+    if row is None:
+        raise _unknown_resource()
+    return row
+
+
+def _unknown_resource() -> NotFound:
+    return NotFound("This project has no such resource.")

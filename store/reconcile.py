@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import exists, func, or_, select, text, update
+from sqlalchemy import and_, exists, func, or_, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from domain.reasons import Reason
@@ -46,7 +46,11 @@ async def _wake_waiters_of(conn: AsyncConnection, runtime_ids: Sequence[UUID]) -
         .join(LeaseWait, LeaseWait.task_id == Task.id)
         .where(
             Task.runtime_id.in_(runtime_ids),
-            LeaseWait.kind.in_([WaitKind.AGENT_CAPACITY, WaitKind.RUNTIME_CAPACITY]),
+            or_(
+                LeaseWait.kind.in_([WaitKind.AGENT_CAPACITY, WaitKind.RUNTIME_CAPACITY]),
+                # The machine was to look at a local directory.
+                and_(LeaseWait.kind == WaitKind.DIRECTORY, LeaseWait.holder_task_id.is_(None)),
+            ),
         )
     )
     for row in rows.all():
@@ -94,7 +98,7 @@ def _still_unstarted(task: AnyRow) -> bool:
 async def repair_leases(conn: AsyncConnection) -> int:
     """Free leases whose holder has ended. There should never be one: each is a defect to look into."""
     rows = await conn.execute(
-        select(Lease.workspace_id, Lease.task_id)
+        select(Lease.workspace_id, Lease.task_id, Task.lane_id)
         .join(Task, Task.id == Lease.task_id)
         .where(_TERMINAL)
         .distinct()
@@ -103,7 +107,7 @@ async def repair_leases(conn: AsyncConnection) -> int:
     )
     stale = rows.all()
     for row in stale:
-        await leases.give_up(conn, workspace_id=row.workspace_id, task_id=row.task_id)
+        await leases.give_up(conn, workspace_id=row.workspace_id, task_id=row.task_id, lane_id=row.lane_id)
     return len(stale)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 import structlog
-from sqlalchemy import func, select, update
+from sqlalchemy import bindparam, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from domain.errors import NotFound, UnprocessableInput
@@ -28,7 +28,7 @@ from domain.statuses import (
 )
 from domain.steps import AsideInput, Recorded, RecordInput, SettleInput, StopInput
 from store import comments, leases, outbox, sessions, tasks
-from store.models import Agent, Attempt, Comment, EventRow, Task
+from store.models import Attempt, Comment, EventRow, Session, Task
 from store.rows import AnyRow
 
 log = structlog.get_logger(__name__)
@@ -58,14 +58,24 @@ async def record(conn: AsyncConnection, step: RecordInput, policy: RetryPolicy) 
     if attempt is not None and attempt.decision is not None:
         return Recorded.model_validate(attempt.decision)
     decision = _decide(task, step.outcome, policy)
+    ending = None
+    if decision.ends:
+        ending = _ending(task, attempt, step, await _texts(conn, task.id, step.outcome))
+    recorded = _recorded(decision, ending)
     if attempt is not None:
-        await _record_attempt(conn, task, attempt, step.outcome, decision)
-    recorded = await _record_task(conn, task, attempt, step, decision)
-    if attempt is not None:
-        await conn.execute(
-            update(Attempt).where(Attempt.id == attempt.id).values(decision=recorded.model_dump(mode="json"))
-        )
+        await _record_attempt(conn, task, attempt, step.outcome, recorded)
+    if ending is None:
+        await _sleep(conn, task, step.outcome, recorded)
+    else:
+        await _finish(conn, task, attempt, ending, step.outcome)
     return recorded
+
+
+def _recorded(decision: RetryDecision, ending: tasks.Ending | None) -> Recorded:
+    if ending is not None:
+        return Recorded(decision=decision, status=ending.status, reason=ending.reason)
+    quota = decision.action is RetryAction.QUOTA
+    return Recorded(decision=decision, status=TaskStatus.WAITING_QUOTA if quota else TaskStatus.RETRY_WAIT)
 
 
 def _decide(task: AnyRow, outcome: Outcome, policy: RetryPolicy) -> RetryDecision:
@@ -83,16 +93,33 @@ def _decide(task: AnyRow, outcome: Outcome, policy: RetryPolicy) -> RetryDecisio
     )
 
 
+_asked_for = Session.__table__.alias("asked_for")
+_used = Session.__table__.alias("used")
+_ATTEMPT = (
+    select(
+        Attempt.__table__,
+        _asked_for.c.provider_session_id.label("requested_name"),
+        _used.c.provider_session_id.label("used_name"),
+    )
+    .outerjoin(_asked_for, _asked_for.c.id == Attempt.requested_session_id)
+    .outerjoin(_used, _used.c.id == Attempt.used_session_id)
+    .where(Attempt.id == bindparam("wanted"))
+)
+
+
 async def _attempt(conn: AsyncConnection, attempt_id: UUID | None) -> AnyRow | None:
+    """The attempt, with the provider's names for the session it was to resume and the one it pinned."""
     if attempt_id is None:
         return None
-    rows = await conn.execute(
-        select(Attempt.__table__, Agent.provider)
-        .join(Task, Task.id == Attempt.task_id)
-        .join(Agent, Agent.id == Task.agent_id)
-        .where(Attempt.id == attempt_id)
-    )
+    rows = await conn.execute(_ATTEMPT, {"wanted": attempt_id})
     return rows.one_or_none()
+
+
+def _known(session_id: UUID | None, name: str) -> sessions.KnownSession | None:
+    return None if session_id is None else sessions.KnownSession(session_id, name)
+
+
+_END_ATTEMPT = update(Attempt).where(Attempt.id == bindparam("ending")).values(ended_at=func.now())
 
 
 async def _record_attempt(
@@ -100,12 +127,15 @@ async def _record_attempt(
     task: AnyRow,
     attempt: AnyRow,
     outcome: Outcome,
-    decision: RetryDecision,
+    recorded: Recorded | None = None,
 ) -> None:
-    """The attempt's end and what it says about its session."""
-    at = datetime.now(UTC)
-    requested = await sessions.load(conn, attempt.requested_session_id)
-    pinned = await sessions.load(conn, attempt.used_session_id)
+    """The attempt's end and what it says about its session; ``recorded`` is kept as the answer."""
+    # Set aside: for its lane it ended then, and what has run since is later.
+    at: sessions.Moment = attempt.set_aside_at
+    requested = _known(attempt.requested_session_id, attempt.requested_name)
+    pinned = _known(attempt.used_session_id, attempt.used_name)
+    if pinned is not None and pinned.provider_session_id == outcome.refused_session_id:
+        pinned = None  # the provider named it, then refused it
     if outcome.session_id is None and pinned is not None:
         outcome = outcome.model_copy(update={"session_id": pinned.provider_session_id})
     used = None
@@ -120,25 +150,29 @@ async def _record_attempt(
                 attempt.directory_id,
             ),
             requested=requested,
+            pinned=pinned,
             outcome=outcome,
             at=at,
             forks=attempt.fork,
-            waits_for_quota=decision.action is RetryAction.QUOTA,
+            waits_for_quota=recorded is not None and recorded.decision.action is RetryAction.QUOTA,
         )
+    if used is not None and outcome.session_rollout_missing:
+        await sessions.retire(conn, used, ContinuityReason.ROLLOUT_MISSING, at)
+    kept = {} if recorded is None else {"decision": recorded.model_dump(mode="json")}
     await conn.execute(
-        update(Attempt)
-        .where(Attempt.id == attempt.id)
-        .values(
-            ended_at=func.now(),
-            reason=outcome.reason,
-            outcome=outcome.model_dump(mode="json"),
-            used_session_id=used or attempt.used_session_id,
+        _END_ATTEMPT,
+        {
+            "ending": attempt.id,
+            "reason": outcome.reason,
+            "outcome": outcome.model_dump(mode="json"),
+            "used_session_id": used or (pinned.id if pinned is not None else None),
+            **kept,
             **_continuity(attempt, requested, outcome),
-        )
+        },
     )
 
 
-def _continuity(attempt: AnyRow, requested: AnyRow | None, outcome: Outcome) -> dict[str, Any]:
+def _continuity(attempt: AnyRow, requested: sessions.KnownSession | None, outcome: Outcome) -> dict[str, Any]:
     """Never call a cold start a resume: the refused and the silently changed session are told."""
     if outcome.refused_session_id is not None and requested is not None:
         return {
@@ -158,42 +192,31 @@ def _continuity(attempt: AnyRow, requested: AnyRow | None, outcome: Outcome) -> 
     return {}
 
 
-async def _record_task(
-    conn: AsyncConnection,
-    task: AnyRow,
-    attempt: AnyRow | None,
-    step: RecordInput,
-    decision: RetryDecision,
-) -> Recorded:
-    if not decision.ends:
-        return await _sleep(conn, task, step.outcome, decision)
-    texts = await _texts(conn, task.id, step.outcome)
-    ending = _ending(task, attempt, step, texts)
+async def _finish(
+    conn: AsyncConnection, task: AnyRow, attempt: AnyRow | None, ending: tasks.Ending, outcome: Outcome
+) -> None:
     await _reply(conn, task, ending)
     if attempt is None:
         await tasks.close_unstarted(conn, task, ending.reason)
-    await tasks.end(conn, task, ending, usage=step.outcome.usage)
-    return Recorded(decision=decision, status=ending.status, reason=ending.reason)
+    await tasks.end(conn, task, ending, usage=outcome.usage)
 
 
-async def _sleep(conn: AsyncConnection, task: AnyRow, outcome: Outcome, decision: RetryDecision) -> Recorded:
+async def _sleep(conn: AsyncConnection, task: AnyRow, outcome: Outcome, recorded: Recorded) -> None:
     """Keep lane, directory and session; give the slots of agent and machine to others."""
-    quota = decision.action is RetryAction.QUOTA
-    status = TaskStatus.WAITING_QUOTA if quota else TaskStatus.RETRY_WAIT
+    quota = recorded.decision.action is RetryAction.QUOTA
     usage = type(outcome.usage).model_validate(task.usage) + outcome.usage
     await conn.execute(
         update(Task)
         .where(Task.id == task.id)
         .values(
-            status=status,
-            retry_at=decision.at or func.now(),
+            status=recorded.status,
+            retry_at=recorded.decision.at or func.now(),
             usage=usage.model_dump(),
             quota_waits=Task.quota_waits + (1 if quota else 0),
             max_attempts=Task.max_attempts + (1 if quota else 0),
         )
     )
     await leases.release(conn, workspace_id=task.workspace_id, task_id=task.id, kinds=CAPACITY_LEASES)
-    return Recorded(decision=decision, status=status)
 
 
 def _ending(task: AnyRow, attempt: AnyRow | None, step: RecordInput, texts: Texts) -> tasks.Ending:
@@ -215,13 +238,16 @@ def _ending(task: AnyRow, attempt: AnyRow | None, step: RecordInput, texts: Text
             )
 
 
+_TEXTS = select(EventRow.seq, EventRow.data).where(
+    EventRow.task_id == bindparam("task"), EventRow.seq.in_(bindparam("seqs", expanding=True))
+)
+
+
 async def _texts(conn: AsyncConnection, task_id: UUID, outcome: Outcome) -> Texts:
     seqs = [seq for seq in (outcome.result_seq, outcome.error_seq) if seq is not None]
     if not seqs:
         return Texts()
-    rows = await conn.execute(
-        select(EventRow.seq, EventRow.data).where(EventRow.task_id == task_id, EventRow.seq.in_(seqs))
-    )
+    rows = await conn.execute(_TEXTS, {"task": task_id, "seqs": seqs})
     data = {row.seq: row.data for row in rows}
     result = data.get(outcome.result_seq, {})
     error = data.get(outcome.error_seq, {})
@@ -272,8 +298,11 @@ async def _comment(
     )
 
 
+_OWN_COMMENT = select(Comment.id).where(Comment.source_task_id == bindparam("task")).limit(1)
+
+
 async def _has_commented(conn: AsyncConnection, task_id: UUID) -> bool:
-    rows = await conn.execute(select(Comment.id).where(Comment.source_task_id == task_id).limit(1))
+    rows = await conn.execute(_OWN_COMMENT, {"task": task_id})
     return rows.first() is not None
 
 
@@ -307,11 +336,16 @@ async def set_aside(conn: AsyncConnection, step: AsideInput) -> Recorded:
     attempt = await _attempt(conn, step.attempt_id or await _standing_attempt(conn, task.id))
     if attempt is None or attempt.started_at is None or attempt.ended_at is not None:
         ending = tasks.stopped(task.cancel_reason) if task.cancel_requested_at else _unstarted(step)
-        await _reply(conn, task, ending)
-        await tasks.close_unstarted(conn, task, ending.reason)
-        await tasks.end(conn, task, ending)
+        await end_unstarted(conn, task, ending)
         return Recorded(decision=END, status=ending.status, reason=ending.reason)
     return await _set_aside_started(conn, task, attempt, step)
+
+
+async def end_unstarted(conn: AsyncConnection, task: AnyRow, ending: tasks.Ending) -> None:
+    """End a locked task that no machine has started, and say so on its issue."""
+    await _reply(conn, task, ending)
+    await tasks.close_unstarted(conn, task, ending.reason)
+    await tasks.end(conn, task, ending)
 
 
 def _unstarted(step: AsideInput) -> tasks.Ending:
@@ -360,7 +394,7 @@ async def settle(conn: AsyncConnection, step: SettleInput) -> None:
     outcome = step.result.outcome or Outcome(
         status=OutcomeStatus.CANCELLED, reason=Reason.CANCELLED, last_seq=task.last_seq
     )
-    await _record_attempt(conn, task, attempt, outcome, END)
+    await _record_attempt(conn, task, attempt, outcome)
     await _settle_task(conn, task, outcome, step.settled_reason)
     await leases.release(conn, workspace_id=task.workspace_id, attempt_id=attempt.id)
 

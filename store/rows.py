@@ -2,7 +2,6 @@
 
 from typing import Any, TypeAlias
 
-from sqlalchemy import Row, Select
+from sqlalchemy import Row
 
 AnyRow: TypeAlias = Row[*tuple[Any, ...]]
-AnySelect: TypeAlias = Select[*tuple[Any, ...]]

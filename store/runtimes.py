@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from domain.brief import HeartbeatRequest, RegisterRequest
 from domain.errors import Conflict, NotFound
-from store import leases, tokens
+from store import leases, localdirectories, tokens
 from store.constraints import refused_as
 from store.ids import new_id
 from store.models import Agent, Runtime, Task
@@ -154,6 +154,8 @@ async def register(
             **_SEEN,
         )
     )
+    if before.machine_id is not None and before.machine_id != request.machine_id:
+        await localdirectories.ask_again(conn, runtime_id)
     if not before.online or request.slots > before.slots:
         await leases.grant_for_runtime(conn, workspace_id, runtime_id)
     return before

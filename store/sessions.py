@@ -6,18 +6,18 @@ R2); poison retires a session in the recording transaction; so do three failures
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 from uuid import UUID
 
-from sqlalchemy import select, update
-from sqlalchemy.dialects.postgresql import insert as pg_insert
+from sqlalchemy import func, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from domain.outcomes import Outcome, OutcomeStatus
 from domain.reasons import RETIRED_REPEATED_FAILURE, STRIKES, poisons
 from store.ids import new_id
-from store.models import LaneSession, Session
-from store.rows import AnyRow
+from store.models import Session
+
+#: A moment by the database's clock: one that it has written, or (None) its present one.
+Moment = datetime | None
 
 
 @dataclass(frozen=True)
@@ -31,29 +31,51 @@ class SessionPlace:
     directory_id: UUID
 
 
+@dataclass(frozen=True)
+class KnownSession:
+    """A session that has a row."""
+
+    id: UUID
+    provider_session_id: str
+
+
+# The conflict changes nothing, so that the row is returned; no key column, which would lock out the
+# grants that refer to it.
+_REMEMBER = text(
+    """
+    with known as (
+        insert into sessions
+            (id, workspace_id, provider, provider_session_id, runtime_id, lane_id, directory_id)
+        values
+            (:id, :workspace_id, :provider, :provider_session_id, :runtime_id, :lane_id, :directory_id)
+        on conflict (runtime_id, provider, provider_session_id)
+        do update set retired_at = sessions.retired_at
+        returning id
+    ), of_lane as (
+        insert into lane_sessions (lane_id, session_id)
+        select cast(:lane_id as uuid), id from known
+        on conflict do nothing
+    )
+    select id from known
+    """
+)
+
+
 async def remember(conn: AsyncConnection, place: SessionPlace, provider_session_id: str) -> UUID:
     """The row of a provider's session, made on its first sight, known to the lane from then on."""
-    new = pg_insert(Session).values(
-        id=new_id(),
-        workspace_id=place.workspace_id,
-        provider=place.provider,
-        provider_session_id=provider_session_id,
-        runtime_id=place.runtime_id,
-        lane_id=place.lane_id,
-        directory_id=place.directory_id,
-    )
     rows = await conn.execute(
-        new.on_conflict_do_update(
-            index_elements=[Session.runtime_id, Session.provider, Session.provider_session_id],
-            # Changes nothing, so that the row is returned; no key column, which would lock out
-            # the grants that refer to it.
-            set_={"retired_at": Session.retired_at},
-        ).returning(Session.id)
+        _REMEMBER,
+        {
+            "id": new_id(),
+            "workspace_id": place.workspace_id,
+            "provider": place.provider,
+            "provider_session_id": provider_session_id,
+            "runtime_id": place.runtime_id,
+            "lane_id": place.lane_id,
+            "directory_id": place.directory_id,
+        },
     )
     session_id: UUID = rows.scalar_one()
-    await conn.execute(
-        pg_insert(LaneSession).values(lane_id=place.lane_id, session_id=session_id).on_conflict_do_nothing()
-    )
     return session_id
 
 
@@ -61,69 +83,79 @@ async def judge(
     conn: AsyncConnection,
     *,
     place: SessionPlace,
-    requested: AnyRow | None,
+    requested: KnownSession | None,
+    pinned: KnownSession | None,
     outcome: Outcome,
-    at: datetime,
+    at: Moment,
     forks: bool = False,
     waits_for_quota: bool,
 ) -> UUID | None:
     """Record what a run's end says about its session. Returns the session that the run used.
 
-    Only a success proves another id than the requested one; a run that ``forks`` always has one.
+    Only a success proves another id than the requested one, and no id proves nothing; a run that
+    ``forks`` always has its own. ``pinned`` is the one that `remember` was told of while it ran.
     """
     if outcome.refused_session_id is not None and requested is not None:
         await retire(conn, requested.id, "resume_rejected", at)
         requested = None
     emitted = outcome.session_id
-    if requested is not None and not forks and outcome.status is not OutcomeStatus.COMPLETED:
+    proven = emitted is not None and outcome.status is OutcomeStatus.COMPLETED
+    if requested is not None and not forks and not proven:
         emitted = requested.provider_session_id
     if emitted is None:
         return None
-    session_id = await remember(conn, place, emitted)
-    if not waits_for_quota:
-        await _score(conn, session_id, outcome, at)
+    if pinned is not None and pinned.provider_session_id == emitted:
+        session_id = pinned.id
+    else:
+        session_id = await remember(conn, place, emitted)
+    await _score(conn, session_id, outcome, at, strikes=not waits_for_quota)
     return session_id
 
 
-async def _score(conn: AsyncConnection, session_id: UUID, outcome: Outcome, at: datetime) -> None:
-    failures: Any = Session.consecutive_failures
-    if outcome.status is OutcomeStatus.FAILED:
-        failures = Session.consecutive_failures + 1
-    elif outcome.status is OutcomeStatus.COMPLETED:
-        failures = 0
+# A run that was judged late does not turn back the time.
+_SCORE = text(
+    """
+    update sessions
+    set last_status = :status, last_reason = :reason,
+        last_ended_at = greatest(last_ended_at, coalesce(cast(:at as timestamptz), now())),
+        consecutive_failures = case when cast(:failed as boolean) then consecutive_failures + 1
+                                    when cast(:completed as boolean) then 0
+                                    else consecutive_failures end
+    where id = :session_id
+    returning consecutive_failures
+    """
+)
+
+
+async def _score(
+    conn: AsyncConnection, session_id: UUID, outcome: Outcome, at: Moment, *, strikes: bool
+) -> None:
+    """Its last run has ended; without ``strikes`` the failure is waited out and held against nobody."""
+    failed = strikes and outcome.status is OutcomeStatus.FAILED
     rows = await conn.execute(
-        update(Session)
-        .where(Session.id == session_id)
-        .values(
-            last_status=outcome.status,
-            last_reason=outcome.reason,
-            last_ended_at=at,
-            consecutive_failures=failures,
-        )
-        .returning(Session.consecutive_failures)
+        _SCORE,
+        {
+            "session_id": session_id,
+            "status": outcome.status,
+            "reason": outcome.reason,
+            "at": at,
+            "failed": failed,
+            "completed": outcome.status is OutcomeStatus.COMPLETED,
+        },
     )
-    strikes = rows.scalar_one()
-    if outcome.status is not OutcomeStatus.FAILED:
+    in_a_row = rows.scalar_one()
+    if not failed:
         return
     if poisons(outcome.reason):
         await retire(conn, session_id, outcome.reason, at)
-    elif strikes >= STRIKES:
+    elif in_a_row >= STRIKES:
         await retire(conn, session_id, RETIRED_REPEATED_FAILURE, at)
 
 
-async def retire(conn: AsyncConnection, session_id: UUID, reason: str, at: datetime) -> None:
+async def retire(conn: AsyncConnection, session_id: UUID, reason: str, at: Moment) -> None:
     """Never resume this session again, through any door."""
     await conn.execute(
         update(Session)
         .where(Session.id == session_id, Session.retired_at.is_(None))
-        .values(retired_at=at, retired_reason=reason)
+        .values(retired_at=at or func.now(), retired_reason=reason)
     )
-
-
-async def load(conn: AsyncConnection, session_id: UUID | None) -> AnyRow | None:
-    if session_id is None:
-        return None
-    rows = await conn.execute(
-        select(Session.id, Session.provider_session_id, Session.directory_id).where(Session.id == session_id)
-    )
-    return rows.one_or_none()

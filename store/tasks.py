@@ -2,18 +2,18 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 from uuid import UUID
 
-from sqlalchemy import func, select, update
+from sqlalchemy import bindparam, func, select, text, update
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from domain.errors import NotFound, TaskTerminal
+from domain.errors import Conflict, NotFound, TaskTerminal
 from domain.names import EVENTS_CHANNEL
 from domain.outcomes import Usage
 from domain.permissions import Actor, AgentAccess, may_view
 from domain.reasons import Reason, rule_for
-from domain.statuses import Permission, TaskStatus
+from domain.statuses import SLEEPING, Permission, TaskStatus
 from store import leases, outbox
 from store.models import Agent, Attempt, Chat, Task
 from store.rows import AnyRow
@@ -30,12 +30,26 @@ class Ending:
     result: str | None = None
 
 
+_LOCKED = select(Task.__table__).where(Task.id == bindparam("wanted")).with_for_update(key_share=True)
+
+
 async def lock(conn: AsyncConnection, task_id: UUID) -> AnyRow | None:
     """The task's row, locked first in every transaction that changes it (not its key)."""
-    rows = await conn.execute(
-        select(Task.__table__).where(Task.id == task_id).with_for_update(key_share=True)
-    )
+    rows = await conn.execute(_LOCKED, {"wanted": task_id})
     return rows.one_or_none()
+
+
+# The listeners of its transcript hear of it when the transaction commits.
+_END = text(
+    """
+    with ended as (
+        update tasks set status = :status, reason = :reason, error = :error, evidence = :evidence,
+               result = :result, usage = :usage, ended_at = now(), retry_at = null
+        where id = :task_id returning id
+    )
+    select pg_notify(:channel, cast(id as text)) from ended
+    """
+).bindparams(bindparam("usage", type_=JSONB))
 
 
 async def end(conn: AsyncConnection, task: AnyRow, ending: Ending, *, usage: Usage | None = None) -> None:
@@ -43,20 +57,23 @@ async def end(conn: AsyncConnection, task: AnyRow, ending: Ending, *, usage: Usa
 
     Leases that were passed to an attempt stay: `store.recording.settle` frees them.
     """
-    values: dict[str, Any] = {
-        "status": ending.status,
-        "reason": ending.reason,
-        "error": ending.error,
-        "evidence": ending.evidence,
-        "result": ending.result,
-        "ended_at": func.now(),
-        "retry_at": None,
-    }
+    used = task.usage
     if usage is not None:
-        values["usage"] = (Usage.model_validate(task.usage) + usage).model_dump()
-    await conn.execute(update(Task).where(Task.id == task.id).values(**values))
-    await leases.give_up(conn, workspace_id=task.workspace_id, task_id=task.id)
-    await conn.execute(select(func.pg_notify(EVENTS_CHANNEL, str(task.id))))
+        used = (Usage.model_validate(task.usage) + usage).model_dump()
+    await conn.execute(
+        _END,
+        {
+            "task_id": task.id,
+            "status": ending.status,
+            "reason": ending.reason,
+            "error": ending.error,
+            "evidence": ending.evidence,
+            "result": ending.result,
+            "usage": used,
+            "channel": EVENTS_CHANNEL,
+        },
+    )
+    await leases.give_up(conn, workspace_id=task.workspace_id, task_id=task.id, lane_id=task.lane_id)
 
 
 def failure(reason: str, *, error: str | None = None, evidence: str | None = None) -> Ending:
@@ -77,6 +94,25 @@ async def request_cancel(conn: AsyncConnection, *, actor: Actor, task_id: UUID) 
     if TaskStatus(task.status).terminal:
         raise TaskTerminal(f"The task has already {task.status}; there is nothing to cancel.")
     await stop(conn, task)
+
+
+async def retry_now(conn: AsyncConnection, *, actor: Actor, task_id: UUID) -> None:
+    """Cut a wait between attempts short: a quota's reset, or the pause before a retry.
+
+    Raises `NotFound`, and `Conflict` for a task that does not sleep.
+    """
+    task = await lock(conn, task_id)
+    if task is None or not await _may_see(conn, actor, task):
+        raise NotFound("There is no such task.")
+    if TaskStatus(task.status) not in SLEEPING:
+        raise Conflict(f"The task is {task.status}: it does not wait for a retry or a quota.")
+    await conn.execute(update(Task).where(Task.id == task.id).values(retry_at=func.now()))
+    await outbox.put(
+        conn,
+        workspace_id=task.workspace_id,
+        kind=outbox.OutboxKind.WAKE,
+        subject_id=task.id,
+    )
 
 
 async def stop(conn: AsyncConnection, task: AnyRow, *, reason: str | None = None) -> None:

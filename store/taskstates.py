@@ -12,5 +12,5 @@ def is_open() -> TextClause:
 
 
 def not_started() -> TextClause:
-    """No attempt of the task is under way yet (and it has not ended)."""
-    return text("tasks.status in ('deferred', 'queued', 'waiting')")
+    """No attempt of the task has been dispatched, and it has not ended."""
+    return text("tasks.attempt = 0 and tasks.status in ('deferred', 'queued', 'waiting', 'waiting_quota')")

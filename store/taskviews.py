@@ -4,12 +4,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
 from uuid import UUID
 
 from pydantic import BaseModel, Field
-from sqlalchemy import Row, Select, and_, func, select
+from sqlalchemy import Row, Select, and_, bindparam, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from domain import names, reasons
@@ -119,7 +120,7 @@ class TaskFilter:
 
 async def get(conn: AsyncConnection, actor: Actor, task_id: UUID, links: TemporalLinks) -> TaskView:
     """One task that the caller may see. Raises `NotFound`."""
-    row = (await conn.execute(_select(actor).where(Task.id == task_id))).one_or_none()
+    row = (await conn.execute(_one(actor), {"wanted": task_id})).one_or_none()
     if row is None:
         raise NotFound("There is no such task.")
     return (await _views(conn, [row], links))[0]
@@ -178,6 +179,12 @@ def _select(actor: Actor) -> Select[Any]:
     )
 
 
+@lru_cache(maxsize=256)
+def _one(actor: Actor) -> Select[Any]:
+    """Kept for each caller: who waits for a task asks again and again."""
+    return _select(actor).where(Task.id == bindparam("wanted"))
+
+
 def _narrow(query: Select[Any], narrowed: TaskFilter) -> Select[Any]:
     for column in ("agent_id", "issue_id", "chat_id", "runtime_id"):
         wanted = getattr(narrowed, column)
@@ -196,31 +203,33 @@ async def _views(conn: AsyncConnection, rows: Iterable[Row[Any]], links: Tempora
     return [_view(row, attempts[row.id], links) for row in rows]
 
 
+_used = Session.__table__.alias("used")
+_requested = Session.__table__.alias("requested")
+_ATTEMPTS = (
+    select(
+        Attempt.task_id,
+        Attempt.number,
+        Attempt.continuity,
+        Attempt.continuity_reason,
+        Attempt.reason,
+        Attempt.started_at,
+        Attempt.ended_at,
+        Directory.path,
+        func.coalesce(_used.c.provider_session_id, _requested.c.provider_session_id).label("session"),
+    )
+    .join(Directory, Directory.id == Attempt.directory_id)
+    .outerjoin(_used, _used.c.id == Attempt.used_session_id)
+    .outerjoin(_requested, _requested.c.id == Attempt.requested_session_id)
+    .where(Attempt.task_id.in_(bindparam("tasks", expanding=True)))
+    .order_by(Attempt.task_id, Attempt.number)
+)
+
+
 async def _attempts(conn: AsyncConnection, task_ids: list[UUID]) -> dict[UUID, list[AttemptView]]:
     found: dict[UUID, list[AttemptView]] = defaultdict(list)
     if not task_ids:
         return found
-    used = Session.__table__.alias("used")
-    requested = Session.__table__.alias("requested")
-    query = (
-        select(
-            Attempt.task_id,
-            Attempt.number,
-            Attempt.continuity,
-            Attempt.continuity_reason,
-            Attempt.reason,
-            Attempt.started_at,
-            Attempt.ended_at,
-            Directory.path,
-            func.coalesce(used.c.provider_session_id, requested.c.provider_session_id).label("session"),
-        )
-        .join(Directory, Directory.id == Attempt.directory_id)
-        .outerjoin(used, used.c.id == Attempt.used_session_id)
-        .outerjoin(requested, requested.c.id == Attempt.requested_session_id)
-        .where(Attempt.task_id.in_(task_ids))
-        .order_by(Attempt.task_id, Attempt.number)
-    )
-    for row in await conn.execute(query):
+    for row in await conn.execute(_ATTEMPTS, {"tasks": task_ids}):
         found[row.task_id].append(_attempt_view(row))
     return found
 

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Row, func, insert, or_, select, update
+from sqlalchemy import Row, bindparam, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from domain.errors import NotFound, Unauthenticated
@@ -104,7 +104,7 @@ async def revoke_runtime_tokens(conn: AsyncConnection, runtime_id: UUID) -> None
     )
 
 
-_CALLER: Any = (
+_CALLER: Any = (  # made once: every request needs it
     select(
         Token.id.label("token_id"),
         Token.workspace_id,
@@ -121,6 +121,7 @@ _CALLER: Any = (
     .outerjoin(Attempt, Attempt.id == Token.attempt_id)
     .outerjoin(Task, Task.id == Attempt.task_id)
     .where(
+        Token.hash == bindparam("presented"),
         Token.revoked_at.is_(None),
         or_(Token.expires_at.is_(None), Token.expires_at > func.now()),
         Runtime.deleted_at.is_(None),
@@ -133,7 +134,7 @@ async def authenticate(conn: AsyncConnection, token: str) -> Actor:
     """Who calls with this token. Raises `Unauthenticated`. One statement."""
     if not token.startswith(_ALL_PREFIXES) or len(token) > _LONGEST:
         raise Unauthenticated(_UNKNOWN)
-    row = (await conn.execute(_CALLER.where(Token.hash == hash_token(token)))).one_or_none()
+    row = (await conn.execute(_CALLER, {"presented": hash_token(token)})).one_or_none()
     if row is None:
         raise Unauthenticated(_UNKNOWN)
     return _actor(row)

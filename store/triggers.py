@@ -1,11 +1,11 @@
 """What a write on the board starts: permission first, then the queue of each agent's lane."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Row, and_, select
+from sqlalchemy import Row, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from domain.permissions import Actor, may_invoke
@@ -13,7 +13,8 @@ from domain.routing import TriggerOutcome, issue_write_starts_run
 from domain.triggers import TriggerType
 from store import agents, enqueue
 from store.enqueue import Triggered
-from store.models import Agent, Lane, Task
+from store.models import Task
+from store.rows import AnyRow
 
 NOT_ALLOWED = "invocation_not_allowed"
 UNAVAILABLE = "target_unavailable"
@@ -48,14 +49,15 @@ async def start(
     or has a machine is told only to those who may start it.
     """
     wanted = list(dict.fromkeys(_agent_id(target) for target in targets))
-    rows = {row.id: row for row in await _load(conn, actor.workspace_id, cause.issue_id, wanted)}
+    known = [agent_id for agent_id in wanted if agent_id != _NOBODY]
+    found = await enqueue.targets(conn, actor.workspace_id, cause.issue_id, known)
+    rows = {row.id: row for row in found}
     answers = {agent_id: _refusal(actor, agent_id, rows.get(agent_id), suppressed) for agent_id in wanted}
-    for agent_id in _in_lane_order(rows[agent_id] for agent_id, refused in answers.items() if not refused):
+    for agent_id in _in_lane_order(agent_id for agent_id, refused in answers.items() if not refused):
         answers[agent_id] = await enqueue.issue_task(
             conn,
             actor=actor,
-            agent_id=agent_id,
-            issue_id=cause.issue_id,
+            target=rows[agent_id],
             trigger_type=cause.trigger_type,
             comment_id=cause.comment_id,
             handoff_note=cause.handoff_note,
@@ -70,31 +72,7 @@ def _agent_id(target: str) -> UUID:
         return _NOBODY
 
 
-async def _load(
-    conn: AsyncConnection, workspace_id: UUID, issue_id: UUID, agent_ids: Sequence[UUID]
-) -> Sequence[Row[Any]]:
-    known = [agent_id for agent_id in agent_ids if agent_id != _NOBODY]
-    if not known:
-        return []
-    lane = and_(Lane.agent_id == Agent.id, Lane.issue_id == issue_id, Lane.kind == "issue")
-    query: Any = (
-        select(
-            Agent.id,
-            Agent.owner_id,
-            Agent.permission,
-            Agent.allowed_member_ids,
-            Lane.id.label("lane_id"),
-        )
-        .outerjoin(Lane, lane)
-        .where(Agent.workspace_id == workspace_id, Agent.id.in_(known))
-    )
-    rows: Sequence[Row[Any]] = (await conn.execute(query)).all()
-    return rows
-
-
-def _refusal(
-    actor: Actor, agent_id: UUID, agent: Row[Any] | None, suppressed: UUID | None
-) -> Triggered | None:
+def _refusal(actor: Actor, agent_id: UUID, agent: AnyRow | None, suppressed: UUID | None) -> Triggered | None:
     if agent_id == _NOBODY:
         return Triggered(agent_id, None, TriggerOutcome.BLOCKED, UNAVAILABLE)
     if agent is None or not may_invoke(actor, agents.access(agent)):
@@ -104,13 +82,12 @@ def _refusal(
     return None
 
 
-def _in_lane_order(rows: Any) -> list[UUID]:
-    """Lanes by id, so that two writes never lock the same ones crosswise.
+def _in_lane_order(agent_ids: Iterable[UUID]) -> list[UUID]:
+    """By agent, so that two writes never lock the same lanes crosswise.
 
-    New lanes come last, by agent: their ids will be greater than all that exist.
+    All lanes of one write belong to one issue, so an agent names its lane, made already or not.
     """
-    ordered = sorted(rows, key=lambda row: (row.lane_id is None, row.lane_id or row.id))
-    return [row.id for row in ordered]
+    return sorted(agent_ids)
 
 
 async def on_issue_write(

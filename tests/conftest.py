@@ -1,6 +1,7 @@
 """What every test has: the services (started by the first test that asks), and the gates of markers."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,21 +12,24 @@ from tests.services.session import SessionOwner
 _OWNER = pytest.StashKey[SessionOwner]()
 
 #: Prefixes of variables that would make a test depend on where it is started.
-_FOREIGN_PREFIXES = ("SEGUE_", "TEMPORAL_", "PG", "CLAUDE", "ANTHROPIC_")
+_FOREIGN_PREFIXES = ("SEGUE_", "TEMPORAL_", "PG", "CLAUDE", "ANTHROPIC_", "CODEX_", "OPENAI_")
 _TEST_PREFIX = "SEGUE_TEST_"
 
 #: The fixtures behind all others that start a service.
 _SERVICES = {"postgres_url", "temporal_address"}
 
-#: What a marker needs: the variable that names the program, and how to get it.
+#: What a marker needs unless its arguments name others (``real_agents("codex")``), and how to get it. The
+#: variable ``SEGUE_TEST_<NAME>`` holds the program's path.
 _PROGRAMS = {
-    "real_agents": ("SEGUE_TEST_CLAUDE", "make agents"),
-    "browser": ("SEGUE_TEST_CHROMIUM", "apt-get install chromium"),
+    "real_agents": (("claude",), "make agents"),
+    "browser": (("chromium",), "apt-get install chromium"),
 }
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Make the environment the same everywhere, and own the services if nobody else does."""
+    # A background job of a shell ignores SIGINT, and so would every process that a test starts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in list(os.environ):
         if name.startswith(_FOREIGN_PREFIXES) and not name.startswith(_TEST_PREFIX):
             del os.environ[name]
@@ -53,12 +57,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a test whose program is missing, but never in CI: there it is a failure."""
-    for marker, (variable, remedy) in _PROGRAMS.items():
-        if item.get_closest_marker(marker) and not os.environ.get(variable):
-            message = f"{variable} names no program; get it with: {remedy}"
-            if os.environ.get("CI") == "true":
-                pytest.fail(message)
-            pytest.skip(message)
+    for name, (usual, remedy) in _PROGRAMS.items():
+        marker = item.get_closest_marker(name)
+        for program in (marker.args or usual) if marker else ():
+            _require(f"SEGUE_TEST_{program.upper()}", remedy)
+
+
+def _require(variable: str, remedy: str) -> None:
+    if os.environ.get(variable):
+        return
+    message = f"{variable} names no program; get it with: {remedy}"
+    if os.environ.get("CI") == "true":
+        pytest.fail(message)
+    pytest.skip(message)
 
 
 @pytest.fixture
@@ -71,3 +82,21 @@ def free_port() -> int:
 def claude_path() -> Path:
     """The real Claude Code CLI; only for tests marked ``real_agents``."""
     return Path(os.environ["SEGUE_TEST_CLAUDE"])
+
+
+@pytest.fixture(scope="session")
+def codex_path() -> Path:
+    """The real Codex CLI; only for tests marked ``real_agents("codex")``."""
+    return Path(os.environ["SEGUE_TEST_CODEX"])
+
+
+@pytest.fixture(scope="session")
+def claude_acp_path() -> Path:
+    """Claude's real ACP agent; only for tests marked ``real_agents("claude", "claude_acp")``."""
+    return Path(os.environ["SEGUE_TEST_CLAUDE_ACP"])
+
+
+@pytest.fixture(scope="session")
+def codex_acp_path() -> Path:
+    """Codex's real ACP agent; only for tests marked ``real_agents("codex", "codex_acp")``."""
+    return Path(os.environ["SEGUE_TEST_CODEX_ACP"])

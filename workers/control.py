@@ -5,6 +5,7 @@ import signal
 from datetime import timedelta
 
 import structlog
+from prometheus_client import start_http_server
 from temporalio.client import Client
 from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
@@ -30,6 +31,8 @@ _CONNECT_PAUSE_SECONDS = 1.0
 async def run(settings: Settings) -> None:
     """Run until SIGINT or SIGTERM."""
     stopping = stop_on_signals()
+    if settings.control_metrics_port is not None:
+        start_http_server(settings.control_metrics_port, addr="127.0.0.1")
     database = Database(settings.required_database_url())
     try:
         client = await connect_patiently(settings, stopping)
@@ -83,6 +86,7 @@ def sandbox() -> SandboxedWorkflowRunner:
 def dispatch_rules(settings: Settings) -> DispatchRules:
     return DispatchRules(
         queue_expiry=timedelta(seconds=settings.queue_expiry),
+        max_attempts=settings.max_attempts,
         timeouts=Timeouts(heartbeat=settings.heartbeat_timeout, gate=settings.gate_timeout),
     )
 

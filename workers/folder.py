@@ -17,12 +17,20 @@ _HEADER = "# Written by `segue up` at each start. Holds secrets: keep it to your
 
 
 def default_folder() -> Path:
-    """``$SEGUE_DATA``, else ``$XDG_DATA_HOME/segue``, else ``~/.local/share/segue``."""
+    """``$SEGUE_DATA``, else ``$XDG_DATA_HOME/segue``, else ``~/.local/share/segue``.
+
+    Raises `InvalidInput` when nothing says where ``~`` is.
+    """
     given = os.environ.get(DATA_VARIABLE)
     if given:
         return Path(given).expanduser().resolve()
     base = os.environ.get("XDG_DATA_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "share") / "segue"
+    if base:
+        return Path(base) / "segue"
+    try:
+        return Path.home() / ".local" / "share" / "segue"
+    except RuntimeError as error:
+        raise InvalidInput(f"{error} Set {DATA_VARIABLE} to the stack's folder, or HOME.") from error
 
 
 @dataclass(frozen=True)

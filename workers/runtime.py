@@ -15,7 +15,7 @@ from temporalio.worker import Worker
 
 from activities.runtime import RuntimeActivities
 from domain.brief import HeartbeatRequest, RegisterAnswer, RegisterRequest
-from domain.errors import SegueError
+from domain.errors import Conflict, SegueError
 from machine.config import MachineConfig
 from machine.inventory import installed
 from machine.plane import Plane, insist
@@ -23,7 +23,9 @@ from machine.root import RootDirectory
 from machine.supervisor import Supervisor
 from providers import registry
 from providers.base import Limits
+from workers import collector
 from workers.control import connect_patiently, stop_on_signals
+from workers.places import Places
 from workers.settings import ProviderSettings, Settings
 
 log = structlog.get_logger(__name__)
@@ -57,7 +59,10 @@ async def _serve(settings: Settings, root: RootDirectory, plane: Plane, stopping
     supervisor = Supervisor(root, plane, registry.get, config)
     adopted = await supervisor.look_after_living()
     log.info("runs_adopted", attempt_ids=[str(attempt_id) for attempt_id in adopted])
-    beating = asyncio.create_task(_beat(identity, root, plane, supervisor, settings))
+    beating = asyncio.create_task(
+        _beat(identity, root, plane, supervisor, settings=settings, stopping=stopping)
+    )
+    collecting = asyncio.create_task(collector.keep_collecting(root, plane, settings))
     try:
         client = await connect_patiently(
             settings.model_copy(update={"temporal_namespace": identity.temporal_namespace}), stopping
@@ -66,6 +71,7 @@ async def _serve(settings: Settings, root: RootDirectory, plane: Plane, stopping
             await _poll(client, identity, supervisor, plane, stopping)
     finally:
         beating.cancel()
+        collecting.cancel()
         await supervisor.detach_all()
 
 
@@ -132,9 +138,12 @@ async def _beat(
     root: RootDirectory,
     plane: Plane,
     supervisor: Supervisor,
+    *,
     settings: Settings,
+    stopping: asyncio.Event,
 ) -> None:
     """Heartbeat to the API until cancelled; an API that is away for a while changes nothing here."""
+    places = Places(root, plane)
     while True:
         request = HeartbeatRequest(
             machine_id=root.machine_id,
@@ -143,7 +152,12 @@ async def _beat(
             free_bytes=root.free_bytes(),
         )
         try:
-            await plane.heartbeat(request)
+            answer = await plane.heartbeat(request)
+            places.look_at(answer.local_directories)
+        except Conflict as error:
+            # Another machine has registered with this token since: two must not take one's work.
+            log.error("runtime_replaced", error=str(error))  # noqa: TRY400 - no trace: nothing is broken
+            stopping.set()
         except SegueError as error:
             log.warning("heartbeat_failed", error=str(error))
         await asyncio.sleep(min(settings.beat_seconds, identity.heartbeat_seconds))

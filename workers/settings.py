@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 PREFIX = "SEGUE_"
 CONFIG_VARIABLE = "SEGUE_CONFIG"
 MIB = 1024 * 1024
+DAY = 86400
 
 
 class ProviderSettings(BaseModel):
@@ -72,6 +73,8 @@ class Settings(BaseSettings):
     #: How many starts, wakes and cancels the waker has under way at once.
     waker_in_flight: int = Field(default=8, ge=1)
     max_attempts: int = Field(default=2, ge=1)
+    #: Where the control worker serves its Prometheus metrics on 127.0.0.1; null means nowhere.
+    control_metrics_port: int | None = Field(default=None, ge=1, le=65535)
 
     #: The runtime worker: the API's address, its token (``sgr_…``), and the folder it owns.
     api_url: str = "http://127.0.0.1:8080"
@@ -81,6 +84,15 @@ class Settings(BaseSettings):
     beat_seconds: float = Field(default=5.0, gt=0)
     #: With less free space than this, no run is started (``disk_full``).
     min_free_bytes: int = Field(default=512 * MIB, ge=0)
+    #: How often the runtime worker looks for what may be deleted; 0: never.
+    collect_seconds: float = Field(default=3600.0, ge=0)
+    #: The files of an ended attempt are kept for this long.
+    keep_attempts_seconds: int = Field(default=7 * DAY, ge=0)
+    #: A directory is kept for this long (the api decides): after its issue or chat is over and untouched,
+    #: after its last use in any case, and when nothing is known of it.
+    keep_settled_seconds: int = Field(default=DAY, ge=0)
+    keep_unused_seconds: int = Field(default=30 * DAY, ge=0)
+    keep_orphans_seconds: int = Field(default=3 * DAY, ge=0)
     providers: dict[str, ProviderSettings] = Field(default_factory=dict)
 
     @classmethod

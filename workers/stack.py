@@ -48,7 +48,8 @@ _KEPT_VARIABLES = frozenset(
             for name in (
                 "LOG_LEVEL", "OFFLINE_AFTER", "QUEUE_EXPIRY", "HEARTBEAT_TIMEOUT", "GATE_TIMEOUT", "SLOTS",
                 "RECONCILE_SECONDS", "WAKER_IN_FLIGHT", "MAX_ATTEMPTS", "BEAT_SECONDS", "MIN_FREE_BYTES",
-                "ALLOWED_HOSTS", "SCRIPT_HOME",
+                "ALLOWED_HOSTS", "SCRIPT_HOME", "COLLECT_SECONDS", "KEEP_ATTEMPTS_SECONDS",
+                "KEEP_SETTLED_SECONDS", "KEEP_UNUSED_SECONDS", "KEEP_ORPHANS_SECONDS",
             )
         ),
     }

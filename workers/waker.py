@@ -65,7 +65,7 @@ class Waker:
                 await self._wait()
 
     async def _claim(self) -> bool:
-        """Start sending what there is room for. True if more may be claimed at once."""
+        """Start sending what there is room for. True if that may not have been all."""
         room = self._in_flight - len(self._sending)
         if room <= 0:
             return False
@@ -76,7 +76,7 @@ class Waker:
             sending = asyncio.create_task(self._deliver(item))
             self._sending.add(sending)
             sending.add_done_callback(self._done)
-        return bool(items)
+        return len(items) == room  # asking again for nothing would stand in the way of what is being sent
 
     def _done(self, sending: asyncio.Task[None]) -> None:
         self._sending.discard(sending)

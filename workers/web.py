@@ -1,6 +1,7 @@
 """The api as a process: uvicorn around `api.app`, ended in order by SIGTERM."""
 
 import asyncio
+from datetime import timedelta
 from importlib.metadata import version
 
 import structlog
@@ -11,6 +12,7 @@ from temporalio.service import RPCError
 
 from api.app import create_app
 from api.deps import ApiDeps
+from domain.collection import CollectionRules
 from domain.errors import Unavailable
 from store.database import Database
 from store.secretbox import SecretBox
@@ -37,6 +39,11 @@ async def run(settings: Settings) -> None:
             temporal_check=temporal,
             heartbeat_seconds=settings.beat_seconds,
             offline_after=settings.offline_after,
+            collection=CollectionRules(
+                settled=timedelta(seconds=settings.keep_settled_seconds),
+                unused=timedelta(seconds=settings.keep_unused_seconds),
+                orphan=timedelta(seconds=settings.keep_orphans_seconds),
+            ),
             version=version("segue"),
         )
     )

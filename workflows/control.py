@@ -1,6 +1,6 @@
 """How workflows call control activities: as local activities, shielded from cancellation.
 
-A task's cost is Temporal round trips, and local activities halve them (docs/decisions). Each is
+A task's cost is Temporal round trips, and local activities save a third of them (decision 0002). Each is
 idempotent, so a try that timed out is repeated for ever: what it records must never be lost.
 """
 

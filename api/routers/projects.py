@@ -14,7 +14,8 @@ from api.fields import Body, Name, Patch, Text
 from api.pagination import Listing, Paging
 from api.units import InCall, PeopleRoute
 from domain.errors import UnprocessableInput
-from store import projects, runtimes
+from store import localdirectories, projects, runtimes
+from store.localdirectories import CheckStatus
 
 router = APIRouter(prefix="/projects", tags=["projects"], route_class=PeopleRoute)
 
@@ -31,7 +32,11 @@ DirectoryPath = Annotated[Line, AfterValidator(_absolute)]
 
 
 class Resource(BaseModel):
-    """``git_repo`` has url and ref, ``local_directory`` has runtime_id and path."""
+    """``git_repo`` has url and ref, ``local_directory`` has runtime_id, path and what its runtime says.
+
+    ``status``: `pending` until the runtime has looked, then `ok` with the ``real_path`` that runs
+    work in, or `refused` with the ``reason``.
+    """
 
     id: UUID
     type: Literal["git_repo", "local_directory"]
@@ -39,10 +44,14 @@ class Resource(BaseModel):
     ref: str | None = None
     runtime_id: UUID | None = None
     path: str | None = None
+    status: CheckStatus | None = None
+    reason: str | None = None
+    real_path: str | None = None
     created_at: datetime
 
     @classmethod
     def of(cls, row: Row[Any]) -> "Resource":
+        local = row.kind == projects.LOCAL_DIRECTORY
         return cls(
             id=row.id,
             type=row.kind,
@@ -50,6 +59,9 @@ class Resource(BaseModel):
             ref=row.ref,
             runtime_id=row.runtime_id,
             path=row.path,
+            status=localdirectories.status(row) if local else None,
+            reason=row.refusal,
+            real_path=row.real_path,
             created_at=row.created_at,
         )
 
@@ -137,6 +149,15 @@ async def add_resource(call: InCall, project_id: UUID, body: NewResource) -> Res
             raise UnprocessableInput("runtime_id: there is no such runtime in this workspace.")
     values = body.model_dump(exclude={"type"}) | {"kind": body.type}
     return Resource.of(await projects.add_resource(call.conn, project, values))
+
+
+@router.post("/{project_id}/resources/{resource_id}/check")
+async def check_resource(call: InCall, project_id: UUID, resource_id: UUID) -> Resource:
+    """Have the runtime look at a local directory again, after it was mended or replaced. People only."""
+    auth.require_member(call.actor)
+    return Resource.of(
+        await projects.check_again(call.conn, call.actor.workspace_id, project_id, resource_id)
+    )
 
 
 @router.delete("/{project_id}/resources/{resource_id}", status_code=204)

@@ -15,14 +15,16 @@ from domain.brief import (
     Brief,
     HeartbeatAnswer,
     HeartbeatRequest,
+    LocalDirectoryCheck,
     RegisterAnswer,
     RegisterRequest,
     SessionPin,
     StartAnswer,
     StartRequest,
 )
+from domain.collection import CollectionAnswer, CollectionRequest
 from domain.events import EventBatch, EventsAcked
-from store import attempts, runtimes, tokens, transcripts
+from store import attempts, collection, localdirectories, runtimes, tokens, transcripts
 
 router = APIRouter(prefix="/runtime", tags=["runtime plane"], route_class=RuntimeRoute)
 
@@ -46,8 +48,39 @@ async def register(call: InCall, body: RegisterRequest) -> RegisterAnswer:
 @router.post("/heartbeat")
 async def heartbeat(call: InCall, body: HeartbeatRequest) -> HeartbeatAnswer:
     """The worker is alive. 409 when another machine has registered as this runtime since."""
-    row = await runtimes.beat(call.conn, call.actor.workspace_id, _runtime_id(call), body)
-    return HeartbeatAnswer(draining=row.draining, slots=row.slots, server_time=row.last_seen_at)
+    runtime_id = _runtime_id(call)
+    row = await runtimes.beat(call.conn, call.actor.workspace_id, runtime_id, body)
+    return HeartbeatAnswer(
+        draining=row.draining,
+        slots=row.slots,
+        server_time=row.last_seen_at,
+        local_directories=await localdirectories.unchecked(call.conn, runtime_id),
+    )
+
+
+@router.post("/local-directories/{resource_id}", status_code=204)
+async def answer_local_directory(call: InCall, resource_id: UUID, body: LocalDirectoryCheck) -> Response:
+    """What this machine found at the path of a project's local directory; the last answer holds."""
+    await localdirectories.answer(
+        call.conn,
+        workspace_id=call.actor.workspace_id,
+        runtime_id=_runtime_id(call),
+        resource_id=resource_id,
+        check=body,
+    )
+    return Response(status_code=204)
+
+
+@router.post("/gc/check")
+async def check_collection(call: InCall, body: CollectionRequest) -> CollectionAnswer:
+    """Which directories and attempt files the machine may delete; what it may is given up in this step."""
+    return await collection.check(
+        call.conn,
+        workspace_id=call.actor.workspace_id,
+        runtime_id=_runtime_id(call),
+        request=body,
+        rules=call.deps.collection,
+    )
 
 
 @router.get("/attempts/{attempt_id}/brief")

@@ -14,7 +14,7 @@ from api.pagination import Listing, Paging
 from api.streams import EventView
 from api.units import InCall, PeopleRoute
 from domain.statuses import TaskStatus
-from store import enqueue, tasks, taskviews, transcripts
+from store import enqueue, issues, tasks, taskviews, transcripts
 from store.taskviews import TaskFilter, TaskView
 
 router = APIRouter(prefix="/tasks", tags=["tasks"], route_class=PeopleRoute)
@@ -47,16 +47,17 @@ async def list_tasks(
     page: Paging,
     *,
     agent_id: UUID | None = None,
-    issue_id: UUID | None = None,
+    issue_id: Annotated[str | None, Query(max_length=50, description="Id or key")] = None,
     chat_id: UUID | None = None,
     runtime_id: UUID | None = None,
     status: Annotated[list[TaskStatus] | None, Query()] = None,
     reason: Annotated[list[str] | None, Query(max_length=50)] = None,
 ) -> Listing[TaskView]:
     """The tasks that the caller may see, newest first."""
+    issue = await issues.find(call.conn, call.actor.workspace_id, issue_id) if issue_id else None
     narrowed = TaskFilter(
         agent_id=agent_id,
-        issue_id=issue_id,
+        issue_id=issue.id if issue else None,
         chat_id=chat_id,
         runtime_id=runtime_id,
         status=status or (),
@@ -135,3 +136,10 @@ async def retry_task(call: InCall, task_id: UUID, response: Response) -> TaskRef
     """A new task that goes on from this finished one's own session and directory."""
     retried = await enqueue.retry(call.conn, actor=call.actor, task_id=task_id)
     return TaskRef.at(response, retried)
+
+
+@router.post("/{task_id}/retry-now", status_code=202)
+async def retry_task_now(call: InCall, task_id: UUID, response: Response) -> TaskRef:
+    """Don't wait any longer for the quota's reset or for the pause before a retry."""
+    await tasks.retry_now(call.conn, actor=call.actor, task_id=task_id)
+    return TaskRef.at(response, task_id)

@@ -128,6 +128,9 @@ async def test_tasks_are_listed_by_filter_and_page(office: Office) -> None:
     assert [item["id"] for item in listed["items"]] == of_one[::-1]
     issue_id = listed["items"][0]["issue_id"]
     of_issue = await answered(office.owner.http.get(f"{API}/issues/{issue_id}/tasks"))
+    key = (await answered(office.owner.http.get(f"{API}/issues/{issue_id}")))["key"]
+    by_key = await answered(office.owner.http.get(f"{API}/tasks?issue_id={key}"))
+    assert by_key["items"] == of_issue["items"]
     assert [item["id"] for item in of_issue["items"]] == [of_one[2]]
 
 

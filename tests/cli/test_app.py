@@ -36,6 +36,53 @@ def test_misuse_exits_2(arguments: list[str], capsys: pytest.CaptureFixture[str]
     assert said.err
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [["issue", "create", "torn \udcff"], ["issue", "show", "\udcff"], ["--token", "t\udcff", "doctor"]],
+)
+def test_arguments_that_are_no_text_exit_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Bytes that are not UTF-8 are named in one line, not in a traceback."""
+    assert run(arguments) == 2
+    assert "is not UTF-8 text" in capsys.readouterr().err
+
+
+def test_token_outside_ascii_exits_2(capsys: pytest.CaptureFixture[str]) -> None:
+    """A token that can't be a header is refused before it is sent."""
+    assert run(["--api-url", "http://127.0.0.1:1", "--token", "sgu_\u00e4", "issue", "list"]) == 2
+    assert "token" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["db", "current"], ["db", "upgrade"], ["admin", "workspace", "create", "W"]]
+)
+def test_database_that_does_not_answer_is_one_line(
+    arguments: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The verbs that go straight to the database say so when it is away."""
+    monkeypatch.setenv("SEGUE_DATABASE_URL", f"postgresql://nobody@/segue?host={tmp_path}")
+    assert run(arguments) == 1
+    assert "The database does not answer" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs the device that is always full")
+def test_output_that_can_not_be_written_exits_1() -> None:
+    """A full disk under stdout is one line on stderr."""
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "cli", "--version"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert "No space left" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_help_and_version_exit_0(capsys: pytest.CaptureFixture[str]) -> None:
     """Asking for help is no mistake."""
     assert run(["issue", "comment", "-h"]) == 0

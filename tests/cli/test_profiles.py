@@ -81,3 +81,31 @@ def test_environments_token_is_not_overridden(stack: Connection, monkeypatch: py
     """With a token but no address, it is a token for the local stack."""
     monkeypatch.setenv("SEGUE_TOKEN", "sgu_other")
     assert find(None, None, None) == Connection(stack.api_url, "sgu_other")
+
+
+def _without_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a container that runs us as a user without a name or a home."""
+    monkeypatch.delenv("HOME")
+    monkeypatch.delenv("SEGUE_DATA", raising=False)
+
+    def unknown(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+
+
+def test_environment_is_enough_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Address and token from the environment need no home directory."""
+    _without_home(monkeypatch)
+    monkeypatch.setenv("SEGUE_API_URL", "http://environment")
+    monkeypatch.setenv("SEGUE_TOKEN", "e")
+    assert find(None, None, None) == Connection("http://environment", "e")
+    with pytest.raises(InvalidInput, match="XDG_CONFIG_HOME"):
+        find(None, None, "work")
+
+
+def test_without_a_home_the_message_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing given and no home to look in is a mistake that one variable mends."""
+    _without_home(monkeypatch)
+    with pytest.raises(InvalidInput, match="SEGUE_DATA"):
+        find(None, None, None)

@@ -220,6 +220,67 @@ def test_a_retired_session_says_what_it_was_retired_for(
     assert retirement_reason(retired) is expected
 
 
+# --- a project's own directory --------------------------------------------------------------------
+
+LOCAL = uuid4()
+
+
+def in_local(*sessions: SessionFacts, directories: list[DirectoryFacts], **changed: Any) -> ResumeDecision:
+    given_facts = facts(list(sessions), directories, **changed)
+    return resolve(given_facts.model_copy(update={"local_directory_id": LOCAL}))
+
+
+def test_the_first_run_goes_into_the_projects_own_directory() -> None:
+    """Whatever lies in it, the conversation is the lane's first."""
+    decision = in_local(directories=[])
+    assert (decision.directory_id, *words(decision)) == (LOCAL, Continuity.FIRST, None)
+
+
+def test_the_lanes_session_is_resumed_in_the_projects_own_directory() -> None:
+    """Session rules are the usual ones; the directory belongs to no lane."""
+    past = session(LOCAL)
+    decision = in_local(past, directories=[], ran_before=True)
+    assert (decision.session_id, decision.directory_id) == (past.id, LOCAL)
+    assert words(decision) == (Continuity.RESUMED, None)
+
+
+def test_a_rerun_is_fresh_in_the_projects_own_directory() -> None:
+    """There is no other one: no session, the same directory."""
+    decision = in_local(session(LOCAL), directories=[], mode=PointerMode.FRESH)
+    assert (decision.session_id, decision.directory_id) == (None, LOCAL)
+    assert words(decision) == (Continuity.FRESH, ContinuityReason.ASKED_FOR)
+
+
+def test_a_run_without_a_session_is_told_apart_from_the_first() -> None:
+    """It left files in the project's directory."""
+    decision = in_local(directories=[], ran_before=True)
+    assert words(decision) == (Continuity.LOST, ContinuityReason.SESSION_NEVER_RECORDED)
+
+
+@pytest.mark.parametrize("last_reason", ["completed", "iteration_limit"])
+def test_moving_into_the_projects_own_directory_is_said(last_reason: str) -> None:
+    """The earlier session and files stayed where they are, healthy or not."""
+    home = directory()
+    status = "completed" if last_reason == "completed" else "failed"
+    past = session(home.id, last_status=status, last_reason=last_reason)
+    decision = in_local(past, directories=[home])
+    assert (decision.session_id, decision.directory_id) == (None, LOCAL)
+    assert words(decision) == (Continuity.LOST, ContinuityReason.DIRECTORY_CHANGED)
+
+
+def test_leaving_the_projects_own_directory_is_said() -> None:
+    """The project no longer names it: a retry doesn't go back either."""
+    local = directory(id=LOCAL, local=True)
+    for mode in (PointerMode.LANE, PointerMode.TASK):
+        decision = resolve(facts([session(LOCAL)], [local], mode=mode))
+        assert (decision.session_id, decision.directory_id) == (None, None)
+        assert words(decision) == (Continuity.LOST, ContinuityReason.DIRECTORY_CHANGED)
+    home = directory()
+    decision = resolve(facts([session(LOCAL)], [home]))
+    assert (decision.session_id, decision.directory_id) == (None, home.id)
+    assert words(decision) == (Continuity.LOST, ContinuityReason.DIRECTORY_CHANGED)
+
+
 # --- whatever the facts ---------------------------------------------------------------------------
 
 _DIRECTORIES = [uuid4() for _ in range(3)]
@@ -231,7 +292,7 @@ _sessions = st.builds(
     provider=st.sampled_from(["script", "claude"]),
     provider_session_id=st.just("s"),
     runtime_id=_runtimes,
-    directory_id=st.sampled_from([*_DIRECTORIES, None]),
+    directory_id=st.sampled_from([*_DIRECTORIES, LOCAL, None]),
     last_status=st.sampled_from(["completed", "failed", "cancelled", None]),
     last_reason=_reasons,
     retired_at=st.sampled_from([EPOCH, None]),
@@ -243,6 +304,7 @@ _directories = st.builds(
     runtime_id=_runtimes,
     created_at=st.just(EPOCH),
     gone=st.booleans(),
+    local=st.booleans(),
 )
 _facts = st.builds(
     PointerFacts,
@@ -252,6 +314,7 @@ _facts = st.builds(
     sessions=st.lists(_sessions, max_size=3),
     directories=st.lists(_directories, max_size=3, unique_by=lambda d: d.id),
     ran_before=st.booleans(),
+    local_directory_id=st.sampled_from([LOCAL, None]),
 )
 
 
@@ -283,9 +346,11 @@ def test_the_words_fit_the_decision(given_facts: PointerFacts) -> None:
 
 @given(_facts)
 def test_only_a_usable_directory_is_reused(given_facts: PointerFacts) -> None:
-    """A reused directory is on this runtime and not gone; asked-for fresh never reuses one."""
+    """A reused directory is on this runtime, not gone and no project's; asked-for fresh never reuses one."""
     decision = resolve(given_facts)
-    if decision.directory_id is not None:
+    if given_facts.local_directory_id is not None:
+        assert decision.directory_id == given_facts.local_directory_id
+    elif decision.directory_id is not None:
         chosen = next(d for d in given_facts.directories if d.id == decision.directory_id)
-        assert (chosen.runtime_id, chosen.gone) == (HERE, False)
+        assert (chosen.runtime_id, chosen.gone, chosen.local) == (HERE, False, False)
         assert given_facts.mode is not PointerMode.FRESH

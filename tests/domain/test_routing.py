@@ -1,5 +1,6 @@
 """Which agents a comment or an issue write starts."""
 
+import time
 from typing import Any
 from uuid import UUID
 
@@ -39,11 +40,26 @@ def route(body: str, **around: Any) -> list[str]:
         ("[@Two\nlines](mention://agent/x)", []),
         ("[@N](mention://agent/x y)", []),
         ("[@N](https://example.org)", []),
+        ("[@a [b](mention://agent/x)", [Mention("agent", "x")]),
+        ("[@a] b](mention://agent/x)", []),
+        ("@N](mention://agent/x)", []),
     ],
 )
 def test_mentions_are_links(body: str, found: list[Mention]) -> None:
     """Only mention links count, once each and in order; a plain ``@name`` is text."""
     assert mentions(body) == found
+
+
+@pytest.mark.parametrize("opening", ["[@", "[@N](mention://agent/", "[@N](", "](mention://agent/x)", "[@]("])
+def test_openings_that_nothing_closes_cost_no_more_than_their_length(opening: str) -> None:
+    """A text of the longest size is read in passing: a request's thread must never be held for minutes.
+
+    Quadratic time would be more than a minute here, so the bound is wide enough for the slowest machine.
+    """
+    body = (opening * 500_000)[:500_000]
+    began = time.process_time()
+    mentions(body)
+    assert time.process_time() - began < 10
 
 
 @pytest.mark.parametrize(

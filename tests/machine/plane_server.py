@@ -5,8 +5,9 @@ import socket
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any, Self
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import uvicorn
 from starlette.applications import Starlette
@@ -38,6 +39,12 @@ class PlaneServer:
         self.gone: set[UUID] = set()
         self.largest_body = 64 * 1024 * 1024
         self.faults = 0
+        self.workspace_id = uuid4()
+        #: What may be deleted, by id, and why; others are unknown, or not answered at all.
+        self.collect: dict[UUID, tuple[bool, str]] = {}
+        self.silent_about_unknown = False
+        self.asked: list[dict[str, Any]] = []
+        self.on_check: Callable[[], None] = lambda: None
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         config = uvicorn.Config(self._app(), log_level="error", lifespan="off", timeout_graceful_shutdown=1)
@@ -72,6 +79,7 @@ class PlaneServer:
                 Route(f"{base}/events", self._events, methods=["POST"]),
                 Route(f"{base}/session", self._session, methods=["POST"]),
                 Route(base, self._state),
+                Route("/api/v1/runtime/gc/check", self._collection, methods=["POST"]),
             ],
         )
 
@@ -83,6 +91,27 @@ class PlaneServer:
         if attempt_id in self.gone or attempt_id not in self.briefs:
             return JSONResponse({"code": "not_found", "title": "Not found"}, status_code=404)
         return None
+
+    async def _collection(self, request: Request) -> Response:
+        if self.away:
+            return JSONResponse({"code": "unavailable"}, status_code=503)
+        body = await request.json()
+        self.asked.append(body)
+        self.on_check()
+        answer = {
+            "workspace_id": str(self.workspace_id),
+            "directories": self._decisions([one["id"] for one in body["directories"]]),
+            "attempts": self._decisions(body["attempts"]),
+        }
+        return JSONResponse(answer)
+
+    def _decisions(self, ids: list[str]) -> list[dict[str, Any]]:
+        decisions = []
+        for one in ids:
+            if UUID(one) in self.collect or not self.silent_about_unknown:
+                collect, reason = self.collect.get(UUID(one), (False, "unknown"))
+                decisions.append({"id": one, "collect": collect, "reason": reason})
+        return decisions
 
     async def _brief(self, request: Request) -> Response:
         attempt_id = request.path_params["attempt"]

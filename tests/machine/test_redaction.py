@@ -2,6 +2,7 @@
 
 import base64
 import json
+import time
 from itertools import pairwise
 from urllib.parse import quote
 
@@ -94,6 +95,17 @@ def test_credentials_in_headers_and_urls_keep_their_frame() -> None:
 def test_ordinary_text_stays(harmless: str) -> None:
     """No alarm for words that only look alike."""
     assert Redactor([SECRET]).text(harmless) == harmless
+
+
+@pytest.mark.parametrize("part", ["a.", "a://b:", "a-", "eyJ", "-----BEGIN PRIVATE KEY-----", "Bearer "])
+def test_long_texts_cost_no_more_than_their_length(part: str) -> None:
+    """A hostile output can't hold the worker, which also heartbeats for the other runs.
+
+    Quadratic time would be minutes here, so the bound is wide enough for the slowest machine.
+    """
+    began = time.process_time()
+    Redactor([]).text("x://y sk- eyJ PRIVATE KEY Bearer " + part * (400_000 // len(part)))
+    assert time.process_time() - began < 10
 
 
 def test_every_string_of_an_event_is_redacted() -> None:

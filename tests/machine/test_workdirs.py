@@ -179,9 +179,43 @@ def test_a_local_directory_is_registered_by_its_real_path(site: Site, tmp_path: 
     assert canonical_local_directory(str(tmp_path / "link"), site.root)[0] == str(tmp_path / "real")
 
 
-@pytest.mark.parametrize("path", ["relative", "/nowhere/at/all", "/", "{root}", "{root}/workdirs", "{file}"])
-def test_unusable_local_directories_are_refused(site: Site, tmp_path: Path, path: str) -> None:
-    """Relative, missing, a file, or entangled with our root."""
+@pytest.mark.parametrize(
+    "path, why",
+    [
+        ("relative", "not absolute"),
+        ("~/project", "not absolute"),
+        ("/nowhere/at/all", "No such file"),
+        ("{root}", "contain each other"),
+        ("{root}/workdirs", "contain each other"),
+        ("{tmp}", "contain each other"),
+        ("/", "contain each other"),
+        ("/etc", "belongs to the system"),
+        ("/usr/share", "belongs to the system"),
+        ("{tmp}/etc", "belongs to the system"),
+        ("{tmp}/home", "home directory"),
+        ("{tmp}/file", "not a directory"),
+        ("{tmp}/loop", "symbolic link"),
+        ("{tmp}/managed", "Segue manages"),
+    ],
+)
+async def test_unusable_local_directories_are_refused(
+    site: Site, tmp_path: Path, path: str, why: str
+) -> None:
+    """Relative, missing, a file, the system's, somebody's home, entangled with our root, or managed."""
     (tmp_path / "file").touch()
-    with pytest.raises(LocalDirectoryRefused):
-        canonical_local_directory(path.format(root=site.root.path, file=tmp_path / "file"), site.root)
+    (tmp_path / "home").mkdir()
+    (tmp_path / "etc").symlink_to("/etc")
+    (tmp_path / "loop").symlink_to("loop")
+    made_path = (await made(site))[2]
+    (tmp_path / "managed").mkdir()
+    (made_path / ".segue").rename(tmp_path / "managed" / ".segue")
+    with pytest.raises(LocalDirectoryRefused, match=why):
+        canonical_local_directory(path.format(root=site.root.path, tmp=tmp_path), site.root)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_local_directory_that_is_not_ours_to_write_is_refused(site: Site, tmp_path: Path) -> None:
+    """An agent could do nothing in it."""
+    (tmp_path / "readonly").mkdir(mode=0o500)
+    with pytest.raises(LocalDirectoryRefused, match="read and write"):
+        canonical_local_directory(str(tmp_path / "readonly"), site.root)

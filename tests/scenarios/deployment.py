@@ -66,6 +66,11 @@ class Part:
         assert self.process is not None
         return self.process.pid
 
+    def check_alive(self) -> None:
+        """Fail with the end of its log if the process has ended by itself."""
+        assert self.process is not None
+        assert self.process.poll() is None, f"{self.name} has ended:\n{self.log.read_text()[-4000:]}"
+
     def signal(self, number: int) -> None:
         assert self.process is not None
         self.process.send_signal(number)
@@ -166,6 +171,7 @@ class Deployment:
 
     def wait_for_api(self) -> None:
         def answers() -> bool:
+            self.parts["api"].check_alive()
             try:
                 return self.http.get(f"{self.api_url}/healthz").is_success
             except httpx.HTTPError:
@@ -185,10 +191,12 @@ class Deployment:
         return runtime_id
 
     def wait_online(self, runtime_id: str) -> None:
-        eventually(
-            f"runtime {runtime_id} is online",
-            lambda: self.get(f"/runtimes/{runtime_id}")["status"] == "online",
-        )
+        def online() -> bool:
+            for part in self.parts.values():
+                part.check_alive()
+            return bool(self.get(f"/runtimes/{runtime_id}")["status"] == "online")
+
+        eventually(f"runtime {runtime_id} is online", online)
 
     def close(self) -> None:
         """Stop every part, and every agent process that a test left behind."""

@@ -115,3 +115,14 @@ def test_a_slow_agent_is_not_taken_for_a_dead_one(segue: Deployment) -> None:
     ended = segue.run(agent, issue, "sleep 9\nsay done")
     assert (ended["status"], ended["result"]) == ("completed", "done")
     assert time.monotonic() - began > 9
+
+
+def test_a_replaced_machine_lets_go(segue: Deployment) -> None:
+    """Another root with the same token registers: the first worker ends by itself, runs are not doubled."""
+    first = segue.parts["r0"]
+    env = {**first.env, "SEGUE_ROOT": str(segue.folder / "elsewhere")}
+    segue.parts["r1"] = type(first)("r1", first.argv, env, segue.folder / "r1.log").start()
+    assert first.process is not None
+    assert first.process.wait(60) == 0
+    assert "runtime_replaced" in first.log.read_text()
+    assert segue.run(segue.agent(), segue.issue(), "say from the new one")["status"] == "completed"

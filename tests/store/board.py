@@ -152,8 +152,7 @@ class Board:
             return await enqueue.issue_task(
                 conn,
                 actor=self.actor,
-                agent_id=agent_id,
-                issue_id=issue_id,
+                target=(await enqueue.targets(conn, self.workspace_id, issue_id, [agent_id]))[0],
                 trigger_type="comment",
                 comment_id=comment_id,
             )
@@ -163,7 +162,12 @@ class Board:
         assert triggered.task_id is not None
         return triggered.task_id
 
-    async def resolve(self, task_id: UUID, attempt: int = 1, **rejected: Any) -> Resolution:
+    async def resolve(
+        self, task_id: UUID, attempt: int = 1, *, early: bool = False, **rejected: Any
+    ) -> Resolution:
+        """What the workflow asks; a further attempt's moment has come, unless it is ``early``."""
+        if attempt > 1 and not early:
+            await self.change(Task, task_id, retry_at=await self.ago(1))
         async with self.database.begin() as conn:
             return await dispatch.resolve(
                 conn, ResolveInput(task_id=task_id, attempt=attempt, **rejected), self.rules

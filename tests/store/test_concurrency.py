@@ -201,7 +201,6 @@ async def test_everything_at_once(board: Board) -> None:
     await check_the_traces(board)
 
 
-@pytest.mark.xfail(reason="store.triggers locks the lanes that exist before the new ones", strict=False)
 async def test_lanes_are_locked_in_one_order(board: Board) -> None:
     """A comment is between its two new lanes when another one finds the second made: no deadlock."""
     runtime, issue = await board.runtime(), await board.issue()

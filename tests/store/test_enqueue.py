@@ -95,8 +95,7 @@ async def test_an_assignment_joins_with_its_note(board: Board) -> None:
             joined = await enqueue.issue_task(
                 conn,
                 actor=board.actor,
-                agent_id=agent,
-                issue_id=issue,
+                target=(await enqueue.targets(conn, board.workspace_id, issue, [agent]))[0],
                 trigger_type="assignment",
                 handoff_note=note,
             )

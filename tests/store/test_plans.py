@@ -59,9 +59,9 @@ insert into tasks (id, workspace_id, lane_id, lane_position, rank, kind, trigger
            'issue', 'comment', :agent, :runtime, pg_temp.id('issue', n % 20000 + 1), 'completed', 1,
            'completed', now(), now()
     from generate_series(0, 99999) n;
-insert into attempts (id, workspace_id, task_id, number, runtime_id, ops_queue, runs_queue, directory_id,
-                      used_session_id, continuity, dispatched_at, started_at, ended_at, reason)
-    select pg_temp.id('attempt', n), :workspace, pg_temp.id('task', n), 1, :runtime, 'o', 'r',
+insert into attempts (id, workspace_id, task_id, number, runtime_id, provider, ops_queue, runs_queue,
+                      directory_id, used_session_id, continuity, dispatched_at, started_at, ended_at, reason)
+    select pg_temp.id('attempt', n), :workspace, pg_temp.id('task', n), 1, :runtime, 'script', 'o', 'r',
            pg_temp.id('directory', n % 20000 + 1), pg_temp.id('session', n % 20000 + 1), 'resumed', now(),
            now(), now(), 'completed'
     from generate_series(0, 99999) n;
@@ -142,7 +142,7 @@ async def test_no_hot_statement_reads_a_big_table_whole(board: Board) -> None:
     slow = {name: tables for name, made in hot.items() if (tables := await whole_reads(board, made))}
     assert slow == {}
     unindexed: list[tuple[str, Any]] = [
-        ("select 1 from tasks join events on seq = attempt where error = 'x'", {})
+        ("select 1 from tasks join events on seq = tasks.attempt where error = 'x'", {})
     ]
     assert await whole_reads(board, unindexed) == {"tasks", "events"}, "the check itself sees nothing"
 

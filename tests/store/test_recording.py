@@ -13,6 +13,7 @@ from domain.retry import RetryAction
 from domain.statuses import TaskStatus
 from domain.steps import Resolution, Resolved
 from store import recording
+from store.dispatch import DispatchRules
 from store.models import Comment, Directory, Issue, LaneSession, Task
 from tests.store.board import Board, outcome
 
@@ -222,8 +223,8 @@ async def test_a_quota_with_a_reset_is_a_wait(board: Board, lane: Lane) -> None:
 
 async def test_waits_for_quota_don_t_switch_retries_on(board: Board, lane: Lane) -> None:
     """A task with one attempt still has one after a wait."""
+    board.rules = DispatchRules(max_attempts=1)
     task = await lane.task()
-    await board.change(Task, task, max_attempts=1)
     reset = await board.now() + timedelta(hours=1)
     await board.record(task, await board.running(task), outcome("provider_quota_limit", resets_at=reset))
     second = await board.resolve(task, 2)
@@ -578,3 +579,17 @@ async def test_a_refused_directory_stays_told_when_nothing_started_in_the_new_on
     await board.record(task, resolution, outcome("cancelled", None))
     after = await lane.next()
     assert (after.continuity, after.continuity_reason) == ("lost", "workdir_gone")
+
+
+async def test_a_session_that_never_reached_the_disk_is_not_asked_for_again(board: Board, lane: Lane) -> None:
+    """The run stays completed; the next one is cold in the same directory and says why."""
+    first = await board.running(await lane.task())
+    assert first.attempt_id
+    task_id = (await board.attempt(first)).task_id
+    await board.record(task_id, first, outcome(session_rollout_missing=True))
+    after = await lane.next()
+    assert (after.session_id, after.continuity, after.continuity_reason) == (
+        None,
+        "lost",
+        "session_rollout_missing",
+    )
