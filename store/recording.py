@@ -15,7 +15,7 @@ from sqlalchemy import bindparam, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from domain.errors import NotFound, UnprocessableInput
-from domain.outcomes import Outcome, OutcomeStatus
+from domain.outcomes import Outcome, OutcomeStatus, Usage
 from domain.permissions import Actor
 from domain.reasons import Reason, advice_for, rule_for
 from domain.retry import END, RetryAction, RetryDecision, RetryPolicy, decide_retry
@@ -204,7 +204,7 @@ async def _finish(
 async def _sleep(conn: AsyncConnection, task: AnyRow, outcome: Outcome, recorded: Recorded) -> None:
     """Keep lane, directory and session; give the slots of agent and machine to others."""
     quota = recorded.decision.action is RetryAction.QUOTA
-    usage = type(outcome.usage).model_validate(task.usage) + outcome.usage
+    usage = Usage.model_validate(task.usage) + outcome.usage
     await conn.execute(
         update(Task)
         .where(Task.id == task.id)
@@ -418,7 +418,7 @@ async def _settle_task(conn: AsyncConnection, task: AnyRow, outcome: Outcome, se
             reason=ending.reason,
             error=ending.error,
             result=ending.result,
-            usage=(type(outcome.usage).model_validate(task.usage) + outcome.usage).model_dump(),
+            usage=(Usage.model_validate(task.usage) + outcome.usage).model_dump(),
         )
     )
     if outcome.status is OutcomeStatus.COMPLETED:
