@@ -8,10 +8,10 @@ from sqlalchemy import bindparam, func, select, text, update
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from domain.errors import Conflict, NotFound, TaskTerminal
+from domain.errors import Conflict, InvocationNotAllowed, NotFound, TaskTerminal
 from domain.names import EVENTS_CHANNEL
 from domain.outcomes import Usage
-from domain.permissions import Actor, AgentAccess, may_view
+from domain.permissions import Actor, AgentAccess, may_invoke, may_view
 from domain.reasons import Reason, rule_for
 from domain.statuses import SLEEPING, Permission, TaskStatus
 from store import leases, outbox
@@ -99,11 +99,15 @@ async def request_cancel(conn: AsyncConnection, *, actor: Actor, task_id: UUID) 
 async def retry_now(conn: AsyncConnection, *, actor: Actor, task_id: UUID) -> None:
     """Cut a wait between attempts short: a quota's reset, or the pause before a retry.
 
-    Raises `NotFound`, and `Conflict` for a task that does not sleep.
+    It starts a run, so it needs the right to. Raises `NotFound`, `InvocationNotAllowed`, and `Conflict`
+    for a task that does not sleep.
     """
     task = await lock(conn, task_id)
-    if task is None or not await _may_see(conn, actor, task):
+    access = None if task is None else await _access(conn, actor, task)
+    if task is None or access is None or not may_view(actor, access):
         raise NotFound("There is no such task.")
+    if not may_invoke(actor, access):
+        raise InvocationNotAllowed("You may not start runs of this agent; ask its owner.")
     if TaskStatus(task.status) not in SLEEPING:
         raise Conflict(f"The task is {task.status}: it does not wait for a retry or a quota.")
     await conn.execute(update(Task).where(Task.id == task.id).values(retry_at=func.now()))
@@ -155,8 +159,14 @@ def stopped(reason: str | None) -> Ending:
 
 async def _may_see(conn: AsyncConnection, actor: Actor, task: AnyRow) -> bool:
     """The view gate: the agent's, and for a chat's task its creator alone."""
+    access = await _access(conn, actor, task)
+    return access is not None and may_view(actor, access)
+
+
+async def _access(conn: AsyncConnection, actor: Actor, task: AnyRow) -> AgentAccess | None:
+    """What the agent's gates are decided from; None for a task that is not there for the caller."""
     if task.workspace_id != actor.workspace_id:
-        return False
+        return None
     rows = await conn.execute(
         select(Agent.owner_id, Agent.permission, Agent.allowed_member_ids, Chat.creator_id)
         .outerjoin(Chat, Chat.id == task.chat_id)
@@ -164,14 +174,13 @@ async def _may_see(conn: AsyncConnection, actor: Actor, task: AnyRow) -> bool:
     )
     agent = rows.one()
     if task.chat_id is not None and agent.creator_id != actor.member_id:
-        return False
-    access = AgentAccess(
+        return None
+    return AgentAccess(
         task.agent_id,
         agent.owner_id,
         Permission(agent.permission),
         frozenset(agent.allowed_member_ids),
     )
-    return may_view(actor, access)
 
 
 async def set_status(

@@ -5,11 +5,13 @@ from uuid import UUID
 
 import pytest
 
-from domain.errors import Conflict
-from domain.statuses import Continuity, TaskStatus
+from domain.errors import Conflict, InvocationNotAllowed
+from domain.permissions import Actor
+from domain.statuses import Continuity, Role, TaskStatus
 from domain.steps import Resolved
 from store import tasks
-from store.models import Task
+from store.ids import new_id
+from store.models import Agent, Task
 from tests.store.board import Board, outcome
 
 
@@ -90,6 +92,18 @@ async def test_a_task_that_does_not_sleep_has_no_retry_now(board: Board) -> None
     async with board.database.begin() as conn:
         with pytest.raises(Conflict, match="queued"):
             await tasks.retry_now(conn, actor=board.actor, task_id=task)
+
+
+async def test_seeing_a_run_is_not_enough_to_start_it_again(board: Board) -> None:
+    """An admin may look at somebody's private agent and stop it, but not make it run."""
+    agent = await board.agent(await board.runtime())
+    task = await _limited(board, agent)
+    await board.change(Agent, agent, permission="private")
+    admin = Actor(board.workspace_id, member_id=new_id(), role=Role.ADMIN)
+    async with board.database.begin() as conn:
+        with pytest.raises(InvocationNotAllowed):
+            await tasks.retry_now(conn, actor=admin, task_id=task)
+    assert await board.outbox("wake") == []
 
 
 async def test_a_comment_joins_a_task_that_is_held_back(board: Board) -> None:
