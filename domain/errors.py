@@ -12,6 +12,8 @@
     ├── Conflict                   conflict                 409
     │   ├── TaskTerminal           task_terminal            409
     │   ├── TaskNotTerminal        task_not_terminal        409
+    │   ├── TaskIsChat             task_is_chat             409
+    │   ├── ChatArchived           chat_archived            409
     │   ├── AlreadyStarted         already_started          409
     │   ├── AttemptElsewhere       attempt_elsewhere        409
     │   └── IdempotencyInFlight    idempotency_in_flight    409
@@ -108,6 +110,20 @@ class TaskNotTerminal(Conflict):
 
     code = "task_not_terminal"
     title = "Task has not ended"
+
+
+class TaskIsChat(Conflict):
+    """The task belongs to a chat already: go on there."""
+
+    code = "task_is_chat"
+    title = "Task belongs to a chat"
+
+
+class ChatArchived(Conflict):
+    """The chat is archived and can only be read."""
+
+    code = "chat_archived"
+    title = "Chat is archived"
 
 
 class AlreadyStarted(Conflict):

@@ -9,6 +9,7 @@ CONTROL_QUEUE = "segue-control"
 
 TASK_WORKFLOW = "Task"
 STOP_WORKFLOW = "StopAttempt"
+CHAT_WORKFLOW = "Chat"
 
 RESOLVE_RESUME = "resolve_resume"
 GATE_WORKDIR = "gate_workdir"
@@ -19,6 +20,8 @@ STOP_ATTEMPT = "stop_attempt"
 SETTLE_ATTEMPT = "settle_attempt"
 
 WAKE_SIGNAL = "wake"
+TURN_SIGNAL = "turn"
+CLOSE_SIGNAL = "close"
 
 #: All of type Keyword; created with the embedded server, checked by `segue doctor`.
 SEARCH_ATTRIBUTES = (
@@ -31,6 +34,7 @@ SEARCH_ATTRIBUTES = (
 )
 
 OUTBOX_CHANNEL = "segue_outbox"
+#: Payload: the id of a task whose transcript or status, or of a chat whose messages have news.
 EVENTS_CHANNEL = "segue_events"
 
 

@@ -134,3 +134,40 @@ class SettleInput(Step):
     attempt_id: UUID
     result: StopResult
     settled_reason: str = Reason.WORKFLOW_TERMINATED
+
+
+class Turn(Step):
+    """One message's task, as its chat's workflow is told of it: names only, no words of the person."""
+
+    task_id: UUID
+    summary: str | None = None
+    search_attributes: dict[str, str] = {}
+
+
+class ChatSeed(Step):
+    """What a continuation was seeded with, to be shown; order and pointer come from the tables."""
+
+    source_task_id: UUID
+    runtime_id: UUID | None = None
+    session_carried: bool = False
+    session_reason: str | None = None
+    fork: bool = False
+
+
+class ChatInput(Step):
+    chat_id: UUID
+    seed: ChatSeed | None = None
+    search_attributes: dict[str, str] = {}
+    #: Without a turn for this long (seconds) the workflow ends; the next turn starts it again.
+    idle_seconds: float = 600.0
+    #: Turns that came while the run before this one was continuing as new.
+    pending: list[Turn] = []
+    #: Dispatched by the runs before this one.
+    dispatched: int = 0
+
+
+class TurnMessage(Step):
+    """An outbox row's payload: the turn, and the chat to start if its workflow does not run."""
+
+    chat: ChatInput
+    turn: Turn

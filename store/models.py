@@ -262,15 +262,32 @@ class Chat(_Owned, Base):
     session_carried: Mapped[bool | None]
     session_reason: Mapped[str | None]
     fork: Mapped[bool] = mapped_column(default=False, server_default="false")
-    last_read_at: Mapped[datetime | None]
+    #: The creator has seen every message up to this ``seq``.
+    last_read_seq: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
     deleted_at: Mapped[datetime | None]
 
 
 class Message(_Owned, Base):
+    """One message of a chat. People read them by (``turn``, ``part``, ``seq``).
+
+    ``seq`` is taken under the lane row's lock and taken anew by every change, so that a reader who
+    asks for what is above the last number it saw misses nothing.
+    """
+
     __tablename__ = "messages"
-    __table_args__ = (Index(None, "chat_id", "created_at", "id"),)
+    __table_args__ = (
+        Index(None, "chat_id", "seq", unique=True),
+        Index(None, "chat_id", "turn", "part", "seq"),
+        Index(None, "task_id", postgresql_where=text("task_id is not null")),
+    )
 
     chat_id: Mapped[UUID] = mapped_column(ForeignKey("chats.id", ondelete="CASCADE"))
+    seq: Mapped[int] = mapped_column(BigInteger)
+    #: The lane position of its task, and its place in that turn (`domain.chats.Part`).
+    turn: Mapped[int] = mapped_column(BigInteger)
+    part: Mapped[int] = mapped_column(SmallInteger)
+    #: ``shown``, ``draft`` (given back to its author), or ``removed`` (`domain.chats.MessageState`).
+    state: Mapped[str] = mapped_column(default="shown", server_default="shown")
     role: Mapped[str]
     content: Mapped[str]
     kind: Mapped[str] = mapped_column(default="message", server_default="message")
@@ -303,6 +320,10 @@ class Lane(_Owned, Base):
     chat_id: Mapped[UUID | None] = mapped_column(ForeignKey("chats.id", ondelete="CASCADE"))
     autopilot_run_id: Mapped[UUID | None]
     last_position: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
+    #: Raised by ``/new``: sessions and directories never cross it.
+    context: Mapped[int] = mapped_column(default=0, server_default="0")
+    #: The last ``seq`` of the chat's messages.
+    message_seq: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
 
 
 class Task(_Owned, Base):
@@ -323,6 +344,8 @@ class Task(_Owned, Base):
 
     lane_id: Mapped[UUID] = mapped_column(ForeignKey("lanes.id", ondelete="CASCADE"))
     lane_position: Mapped[int] = mapped_column(BigInteger)
+    #: The lane's ``context`` when it was queued.
+    context: Mapped[int] = mapped_column(default=0, server_default="0")
     rank: Mapped[datetime]
     kind: Mapped[str]
     trigger_type: Mapped[str]
@@ -440,6 +463,8 @@ class Directory(_Owned, Base):
     #: Null for a project's local directory, which belongs to no lane.
     lane_id: Mapped[UUID | None] = mapped_column(ForeignKey("lanes.id", ondelete="CASCADE"))
     kind: Mapped[str] = mapped_column(default="managed", server_default="managed")
+    #: The ``context`` of the lane that it was made in.
+    context: Mapped[int] = mapped_column(default=0, server_default="0")
     path: Mapped[str | None]
     device: Mapped[int | None] = mapped_column(BigInteger)
     inode: Mapped[int | None] = mapped_column(BigInteger)
@@ -470,17 +495,29 @@ class Session(_Owned, Base):
 
 
 class LaneSession(Base):
-    """The sessions a lane knows: its own, and the one a continuation was seeded with."""
+    """The sessions a lane knows: its own, and the one a continuation was seeded with.
+
+    A seed whose session can't be carried has none, and still names the directory.
+    """
 
     __tablename__ = "lane_sessions"
     __table_args__ = (
-        PrimaryKeyConstraint("lane_id", "session_id"),
+        UniqueConstraint("lane_id", "session_id"),
+        Index(
+            "uq_lane_sessions_seed",
+            "lane_id",
+            unique=True,
+            postgresql_where=text("source_task_id is not null"),
+        ),
         Index(None, "session_id"),
         Index(None, "directory_id", postgresql_where=text("directory_id is not null")),
     )
 
+    id: Mapped[UUID] = mapped_column(primary_key=True, server_default=func.gen_random_uuid())
     lane_id: Mapped[UUID] = mapped_column(ForeignKey("lanes.id", ondelete="CASCADE"))
-    session_id: Mapped[UUID] = mapped_column(ForeignKey("sessions.id", ondelete="CASCADE"))
+    session_id: Mapped[UUID | None] = mapped_column(ForeignKey("sessions.id", ondelete="CASCADE"))
+    #: The lane's ``context`` that it belongs to.
+    context: Mapped[int] = mapped_column(default=0, server_default="0")
     #: Set on a seed: the run it came from (soft) and the directory row it lives in.
     source_task_id: Mapped[UUID | None]
     directory_id: Mapped[UUID | None] = mapped_column(ForeignKey("directories.id", ondelete="CASCADE"))
@@ -536,7 +573,8 @@ class Outbox(Base):
 
     id: Mapped[int] = mapped_column(BigInteger, Identity(), primary_key=True)
     workspace_id: Mapped[UUID] = mapped_column(ForeignKey("workspaces.id", ondelete="CASCADE"))
-    #: ``start``, ``wake``, ``cancel`` (subject: a task) or ``stop`` (subject: an attempt).
+    #: ``start``, ``turn``, ``wake``, ``cancel`` (subject: a task), ``stop`` (subject: an attempt), or
+    #: ``chat`` and ``close`` (subject: a chat).
     kind: Mapped[str]
     subject_id: Mapped[UUID]
     payload: Mapped[dict[str, Any]] = mapped_column(default=dict, server_default="{}")

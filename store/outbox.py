@@ -26,6 +26,12 @@ class OutboxKind(StrEnum):
     WAKE = "wake"
     CANCEL = "cancel"
     STOP = "stop"
+    #: Start a chat's task through its `ChatWorkflow` (payload: `domain.steps.TurnMessage`).
+    TURN = "turn"
+    #: Start a chat's workflow without a turn (payload: `domain.steps.ChatInput`).
+    CHAT = "chat"
+    #: The chat was archived or deleted: its workflow may end.
+    CLOSE = "close"
 
 
 @dataclass(frozen=True)
