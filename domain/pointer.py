@@ -3,6 +3,9 @@
 Rules of the design's section 5. The session and the directory are decided separately: a refused
 session leaves the directory, and a lost directory takes the session with it on the machine (the
 gate's work, not this module's).
+
+A chat that continues a run knows one session more than its own: its seed (section 6). What the chat
+has of its own goes before it.
 """
 
 from collections.abc import Sequence
@@ -20,7 +23,7 @@ class PointerMode(StrEnum):
     """Where a task looks for its pointer."""
 
     LANE = "lane"  # the lane's latest session (the normal case)
-    FRESH = "fresh"  # asked for: no session, new directory
+    FRESH = "fresh"  # asked for (a rerun, the first turn after ``/new``): no session, new directory
     TASK = "task"  # retry of one task: that task's own session and directory
 
 
@@ -39,6 +42,8 @@ class SessionFacts(BaseModel):
     last_ended_at: datetime | None = None
     retired_at: datetime | None = None
     retired_reason: str | None = None
+    #: Another lane's, which this one was seeded with.
+    foreign: bool = False
 
 
 class DirectoryFacts(BaseModel):
@@ -67,10 +72,15 @@ class PointerFacts(BaseModel):
     sessions: Sequence[SessionFacts] = ()
     #: Last used first. In mode TASK: the source task's own directory alone.
     directories: Sequence[DirectoryFacts] = ()
-    #: Has any attempt of this lane (or of the source task) started before?
+    #: Has any attempt of this lane (or of the source task, or of the seed's) started before?
     ran_before: bool = False
-    #: The directory that the task's project prescribes on this runtime; it is always the one decided.
+    #: The directory that the task's project, or its chat's seed, prescribes on this runtime; it is always
+    #: the one decided.
     local_directory_id: UUID | None = None
+    #: The first turn of a continuation that could not carry its session: why.
+    withheld: ContinuityReason | None = None
+    #: A foreign session is branched off instead of being gone on with.
+    fork: bool = False
 
 
 class ResumeDecision(BaseModel):
@@ -82,6 +92,8 @@ class ResumeDecision(BaseModel):
     directory_id: UUID | None
     continuity: Continuity
     reason: ContinuityReason | None = None
+    #: Go on in a branch of the session, which itself stays as it is.
+    fork: bool = False
 
 
 def resolve(facts: PointerFacts) -> ResumeDecision:
@@ -103,6 +115,7 @@ def resolve(facts: PointerFacts) -> ResumeDecision:
             session_id=session.id,
             directory_id=directory_id,
             continuity=Continuity.RESUMED,
+            fork=facts.fork and session.foreign,
         )
     # A lost directory says more than a refused session: people must not look for files that are gone.
     reason = lost_directory or refusal
@@ -141,6 +154,8 @@ def _moved(facts: PointerFacts, directory_id: UUID) -> ContinuityReason | None:
 def _session(facts: PointerFacts) -> tuple[SessionFacts | None, ContinuityReason | None]:
     """The session to resume, or why the latest one is refused (None, None: there never was one)."""
     latest = facts.sessions[0] if facts.sessions else None
+    if latest is None and facts.withheld is not None:
+        return None, facts.withheld
     if latest is None:
         return None, ContinuityReason.SESSION_NEVER_RECORDED if facts.ran_before else None
     refusal = session_refusal(latest, provider=facts.provider, runtime_id=facts.runtime_id)

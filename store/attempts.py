@@ -387,6 +387,7 @@ _PINNING = (
         Attempt.outcome,
         Attempt.decision,
         Task.lane_id,
+        Task.context,
         Session.provider_session_id.label("requested"),
     )
     .join(Task, Task.id == Attempt.task_id)
@@ -419,7 +420,7 @@ async def pin_session(
     if resumes and (row.ended_at is not None or row.requested != provider_session_id):
         return
     place = sessions.SessionPlace(
-        row.workspace_id, row.provider, row.runtime_id, row.lane_id, row.directory_id
+        row.workspace_id, row.provider, row.runtime_id, row.lane_id, row.directory_id, row.context
     )
     if row.ended_at is not None:
         await _judge_late(conn, place, row, provider_session_id)

@@ -165,7 +165,12 @@ async def _reject(conn: AsyncConnection, task: AnyRow, step: ResolveInput) -> No
         return
     reason = step.rejected or ContinuityReason.WORKDIR_GONE
     directory_id = await leases.replace_directory(
-        conn, workspace_id=task.workspace_id, attempt=attempt, lane_id=task.lane_id, reason=reason
+        conn,
+        workspace_id=task.workspace_id,
+        attempt=attempt,
+        lane_id=task.lane_id,
+        context=task.context,
+        reason=reason,
     )
     await conn.execute(
         update(Attempt)
@@ -173,6 +178,7 @@ async def _reject(conn: AsyncConnection, task: AnyRow, step: ResolveInput) -> No
         .values(
             directory_id=directory_id,
             requested_session_id=None,
+            fork=False,
             continuity=Continuity.LOST,
             continuity_reason=reason,
         )

@@ -33,12 +33,19 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from domain import names
 from domain.pointer import PointerMode, ResumeDecision
-from domain.statuses import CAPACITY_LEASES, EXCLUSIVE_LEASES, LeaseKind, WaitKind
+from domain.statuses import (
+    CAPACITY_LEASES,
+    EXCLUSIVE_LEASES,
+    ContinuityReason,
+    LeaseKind,
+    WaitKind,
+)
 from store import outbox, pointers
 from store.ids import new_id
 from store.models import (
     Agent,
     Attempt,
+    Chat,
     Directory,
     Issue,
     Lease,
@@ -233,6 +240,7 @@ _CANDIDATE = (
         Task.runtime_id,
         Task.pointer_mode,
         Task.rerun_of_task_id,
+        Task.context,
         Task.rank,
         Task.attempt,
         Task.retry_at,
@@ -241,6 +249,9 @@ _CANDIDATE = (
         ProjectResource.checked_at.label("local_checked_at"),
         ProjectResource.refusal.label("local_refusal"),
         ProjectResource.directory_id.label("local_directory_id"),
+        Chat.continued_from_task_id,
+        Chat.fork,
+        Chat.session_reason,
         Agent.provider,
         Agent.max_concurrent_tasks,
         Runtime.slots,
@@ -283,6 +294,7 @@ _CANDIDATE = (
     .join(Agent, Agent.id == Task.agent_id)
     .join(Runtime, Runtime.id == Task.runtime_id)
     .outerjoin(Issue, Issue.id == Task.issue_id)
+    .outerjoin(Chat, Chat.id == Task.chat_id)
     .outerjoin(
         ProjectResource,
         and_(
@@ -342,6 +354,17 @@ def _question(candidate: AnyRow) -> pointers.PointerQuestion:
         mode=mode,
         source_task_id=source,
         local_directory_id=candidate.local_directory_id,
+        context=candidate.context,
+        seed=_seed_terms(candidate),
+    )
+
+
+def _seed_terms(candidate: AnyRow) -> pointers.SeedTerms | None:
+    if candidate.continued_from_task_id is None:
+        return None
+    withheld = candidate.session_reason
+    return pointers.SeedTerms(
+        fork=candidate.fork, withheld=ContinuityReason(withheld) if withheld is not None else None
     )
 
 
@@ -512,6 +535,7 @@ async def _new_directory(conn: AsyncConnection, candidate: AnyRow) -> UUID:
             "workspace_id": candidate.workspace_id,
             "runtime_id": candidate.runtime_id,
             "lane_id": candidate.lane_id,
+            "context": candidate.context,
         },
     )
     return directory_id
@@ -534,6 +558,7 @@ async def _new_attempt(
             "runs_queue": names.runs_queue(candidate.runtime_id),
             "directory_id": directory_id,
             "requested_session_id": decision.session_id,
+            "fork": decision.fork,
             "continuity": decision.continuity,
             "continuity_reason": decision.reason,
         },
@@ -542,7 +567,7 @@ async def _new_attempt(
 
 
 async def replace_directory(
-    conn: AsyncConnection, *, workspace_id: UUID, attempt: AnyRow, lane_id: UUID, reason: str
+    conn: AsyncConnection, *, workspace_id: UUID, attempt: AnyRow, lane_id: UUID, context: int, reason: str
 ) -> UUID:
     """The gate refused the directory: mark it gone and give the attempt a new one, session dropped."""
     await lock(conn, workspace_id)
@@ -554,7 +579,11 @@ async def replace_directory(
     directory_id = new_id()
     await conn.execute(
         insert(Directory).values(
-            id=directory_id, workspace_id=workspace_id, runtime_id=attempt.runtime_id, lane_id=lane_id
+            id=directory_id,
+            workspace_id=workspace_id,
+            runtime_id=attempt.runtime_id,
+            lane_id=lane_id,
+            context=context,
         )
     )
     freed = await conn.execute(

@@ -148,6 +148,7 @@ async def _record_attempt(
                 attempt.runtime_id,
                 task.lane_id,
                 attempt.directory_id,
+                task.context,
             ),
             requested=requested,
             pinned=pinned,

@@ -29,6 +29,8 @@ class SessionPlace:
     runtime_id: UUID
     lane_id: UUID
     directory_id: UUID
+    #: The lane's context that its run belongs to.
+    context: int = 0
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,8 @@ _REMEMBER = text(
         do update set retired_at = sessions.retired_at
         returning id
     ), of_lane as (
-        insert into lane_sessions (lane_id, session_id)
-        select cast(:lane_id as uuid), id from known
+        insert into lane_sessions (lane_id, session_id, context)
+        select cast(:lane_id as uuid), id, cast(:context as integer) from known
         on conflict do nothing
     )
     select id from known
@@ -73,6 +75,7 @@ async def remember(conn: AsyncConnection, place: SessionPlace, provider_session_
             "runtime_id": place.runtime_id,
             "lane_id": place.lane_id,
             "directory_id": place.directory_id,
+            "context": place.context,
         },
     )
     session_id: UUID = rows.scalar_one()

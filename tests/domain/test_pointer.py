@@ -220,6 +220,53 @@ def test_a_retired_session_says_what_it_was_retired_for(
     assert retirement_reason(retired) is expected
 
 
+# --- a chat that continues a run ------------------------------------------------------------------
+
+
+def seeded(past: SessionFacts | None, home: DirectoryFacts, **changed: Any) -> ResumeDecision:
+    """What a continuation's turn goes on from when it has nothing of its own yet."""
+    known = facts([] if past is None else [past], [home], ran_before=True)
+    return resolve(known.model_copy(update=changed))
+
+
+def test_a_continuation_branches_its_seed_off() -> None:
+    """The source's session is resumed in its directory, and stays as it is."""
+    home = directory()
+    past = session(home.id, foreign=True)
+    decision = seeded(past, home, fork=True)
+    assert (decision.session_id, decision.directory_id, decision.fork) == (past.id, home.id, True)
+    assert words(decision) == (Continuity.RESUMED, None)
+
+
+@pytest.mark.parametrize("fork, foreign", [(True, False), (False, True), (False, False)])
+def test_only_a_foreign_session_is_branched_off_and_only_if_agreed(*, fork: bool, foreign: bool) -> None:
+    """Once the chat has a session of its own, it goes on with that one."""
+    home = directory()
+    assert not seeded(session(home.id, foreign=foreign), home, fork=fork).fork
+
+
+def test_a_refused_seed_is_not_branched_off() -> None:
+    """There is nothing to branch off: the run starts a session of its own."""
+    home = directory()
+    decision = seeded(session(home.id, foreign=True, retired_at=EPOCH), home, fork=True)
+    assert (decision.session_id, decision.fork) == (None, False)
+
+
+def test_the_first_turn_says_why_the_session_was_withheld() -> None:
+    """The directory is carried all the same."""
+    home = directory()
+    decision = seeded(None, home, withheld=ContinuityReason.POISONED)
+    assert (decision.session_id, decision.directory_id) == (None, home.id)
+    assert words(decision) == (Continuity.LOST, ContinuityReason.POISONED)
+
+
+def test_a_continuation_without_anything_says_so() -> None:
+    """The source never started, or its machine is gone: no directory either."""
+    decision = resolve(facts([], []).model_copy(update={"withheld": ContinuityReason.RUNTIME_CHANGED}))
+    assert decision.directory_id is None
+    assert words(decision) == (Continuity.LOST, ContinuityReason.RUNTIME_CHANGED)
+
+
 # --- a project's own directory --------------------------------------------------------------------
 
 LOCAL = uuid4()
@@ -297,6 +344,7 @@ _sessions = st.builds(
     last_reason=_reasons,
     retired_at=st.sampled_from([EPOCH, None]),
     retired_reason=_reasons,
+    foreign=st.booleans(),
 )
 _directories = st.builds(
     DirectoryFacts,
@@ -315,6 +363,8 @@ _facts = st.builds(
     directories=st.lists(_directories, max_size=3, unique_by=lambda d: d.id),
     ran_before=st.booleans(),
     local_directory_id=st.sampled_from([LOCAL, None]),
+    withheld=st.sampled_from([ContinuityReason.POISONED, None]),
+    fork=st.booleans(),
 )
 
 
@@ -340,8 +390,17 @@ def test_the_words_fit_the_decision(given_facts: PointerFacts) -> None:
     assert (decision.reason is not None) == (decision.continuity in (Continuity.LOST, Continuity.FRESH))
     if decision.continuity is Continuity.FIRST:
         assert not given_facts.ran_before
+        assert not given_facts.withheld
         assert not given_facts.sessions
     assert (decision.continuity is Continuity.FRESH) == (given_facts.mode is PointerMode.FRESH)
+
+
+@given(_facts)
+def test_a_branch_is_of_an_agreed_foreign_session(given_facts: PointerFacts) -> None:
+    """Never without a session, and never of the lane's own."""
+    decision = resolve(given_facts)
+    chosen = next((s for s in given_facts.sessions if s.id == decision.session_id), None)
+    assert decision.fork == (chosen is not None and chosen.foreign and given_facts.fork)
 
 
 @given(_facts)
