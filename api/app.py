@@ -12,6 +12,7 @@ from api.gates import BodyGate, HostGate
 from api.metrics import Metrics, RequestMeter
 from api.routers import (
     agents,
+    chats,
     comments,
     health,
     issues,
@@ -35,6 +36,7 @@ _ROUTERS = (
     projects.router,
     issues.router,
     comments.router,
+    chats.router,
     tasks.router,
     tasks.stream_router,
     stats.router,

@@ -110,13 +110,21 @@ class AgentFacts:
 
 
 @dataclass(frozen=True)
+class ChatFacts:
+    """One turn of a private chat. ``comes_from_a_run``: the session it resumes was made elsewhere."""
+
+    person: str
+    message: str
+    comes_from_a_run: bool = False
+
+
+@dataclass(frozen=True)
 class TaskFacts:
     agent: AgentFacts
     issue: IssueFacts | None = None
     comments: Sequence[CommentFacts] = field(default_factory=tuple)
     handoff_note: str | None = None
-    #: A chat's own message.
-    message: str | None = None
+    chat: "ChatFacts | None" = None
 
 
 _HOW_TO_REPLY = (
@@ -140,13 +148,21 @@ def _full_context(facts: TaskFacts) -> str:
         parts.append(f"Your instructions:\n{facts.agent.instructions}")
     if facts.issue:
         parts.append(_describe_issue(facts.issue, with_body=bool(facts.comments)))
+    if facts.chat:
+        parts.append(_describe_chat(facts.chat))
     parts.append(_situation(facts))
     return "\n\n".join(part for part in parts if part)
 
 
 def _short_context(facts: TaskFacts) -> str:
     where = f"Issue {facts.issue.key} (status {facts.issue.status})." if facts.issue else ""
+    if facts.chat and facts.chat.comes_from_a_run:
+        where = _describe_chat(facts.chat)
     return "\n\n".join(part for part in (where, _situation(facts)) if part)
+
+
+def _describe_chat(chat: ChatFacts) -> str:
+    return f"This is a private chat with {chat.person}, who alone reads your answers."
 
 
 def _describe_issue(issue: IssueFacts, *, with_body: bool) -> str:
@@ -174,8 +190,8 @@ def _situation(facts: TaskFacts) -> str:
 
 
 def _message(facts: TaskFacts) -> str:
-    if facts.message is not None:
-        return facts.message
+    if facts.chat is not None:
+        return facts.chat.message
     if facts.comments:
         return "\n\n".join(_words(comment.body, facts.agent) for comment in facts.comments)
     if facts.issue:

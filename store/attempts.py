@@ -15,11 +15,11 @@ from domain.brief import AttemptState, Brief, DirectoryBrief, Prompt, StartAnswe
 from domain.errors import AttemptElsewhere, NotFound
 from domain.names import issue_key
 from domain.outcomes import Outcome
-from domain.prompts import AgentFacts, CommentFacts, IssueFacts, TaskFacts, build_prompt
+from domain.prompts import AgentFacts, ChatFacts, CommentFacts, IssueFacts, TaskFacts, build_prompt
 from domain.retry import RetryAction
-from domain.statuses import ContinuityReason, TaskStatus
+from domain.statuses import Continuity, ContinuityReason, TaskStatus
 from domain.steps import Recorded
-from store import sessions, tokens
+from store import chatreplies, chats, sessions, tokens
 from store.ids import new_id
 from store.models import (
     Agent,
@@ -27,7 +27,9 @@ from store.models import (
     Comment,
     Directory,
     Issue,
+    LaneSession,
     Member,
+    Message,
     Session,
     Task,
     TaskComment,
@@ -49,7 +51,7 @@ _GONE = "There is no such attempt of this runtime, or it has ended."
 async def brief(conn: AsyncConnection, *, runtime_id: UUID, attempt_id: UUID, secrets: SecretBox) -> Brief:
     """Everything the machine needs. Raises `NotFound`."""
     row = await _load_brief(conn, runtime_id, attempt_id)
-    comments = await _comments(conn, row)
+    comments = await _comments(conn, row) if row.issue_id is not None else ()
     return Brief(
         attempt_id=row.attempt_id,
         attempt=row.number,
@@ -71,6 +73,7 @@ async def brief(conn: AsyncConnection, *, runtime_id: UUID, attempt_id: UUID, se
             path=row.path,
             device=row.device,
             inode=row.inode,
+            accepted_lane_ids=[row.source_lane_id] if row.source_lane_id else [],
         ),
         continuity=row.continuity,
         continuity_reason=row.continuity_reason,
@@ -82,6 +85,18 @@ async def brief(conn: AsyncConnection, *, runtime_id: UUID, attempt_id: UUID, se
 
 
 _parent = Issue.__table__.alias("parent")
+#: A continuation works in the directory of the run that it goes on from, whose marker names its lane.
+_source_lane = (
+    select(Directory.lane_id)
+    .join(LaneSession, LaneSession.directory_id == Directory.id)
+    .where(
+        LaneSession.lane_id == Task.lane_id,
+        LaneSession.directory_id == Attempt.directory_id,
+        LaneSession.source_task_id.is_not(None),
+    )
+    .correlate(Task, Attempt)
+    .scalar_subquery()
+)
 _BRIEF = (
     select(
         Attempt.id.label("attempt_id"),
@@ -115,6 +130,10 @@ _BRIEF = (
         Issue.status.label("issue_status"),
         Workspace.issue_prefix,
         _parent.c.number.label("parent_number"),
+        Message.content.label("message"),
+        Member.name.label("person"),
+        _source_lane.label("source_lane_id"),
+        (Session.lane_id != Task.lane_id).label("foreign_session"),
     )
     .join(Task, Task.id == Attempt.task_id)
     .join(Agent, Agent.id == Task.agent_id)
@@ -123,6 +142,8 @@ _BRIEF = (
     .outerjoin(Session, Session.id == Attempt.requested_session_id)
     .outerjoin(Issue, Issue.id == Task.issue_id)
     .outerjoin(_parent, _parent.c.id == Issue.parent_id)
+    .outerjoin(Message, Message.id == Task.trigger_message_id)
+    .outerjoin(Member, and_(Member.id == Task.originator_id, Task.chat_id.is_not(None)))
     .where(
         Attempt.id == bindparam("wanted"),
         Attempt.runtime_id == bindparam("runtime"),
@@ -190,8 +211,15 @@ def _prompt(row: AnyRow, comments: Sequence[AnyRow]) -> Prompt:
             issue=issue,
             comments=[CommentFacts(c.name or c.agent_name or c.author_type, c.body) for c in comments],
             handoff_note=row.handoff_note,
+            chat=_chat(row),
         )
     )
+
+
+def _chat(row: AnyRow) -> ChatFacts | None:
+    if row.chat_id is None:
+        return None
+    return ChatFacts(row.person or "somebody", row.message or "", comes_from_a_run=bool(row.foreign_session))
 
 
 # --- start ----------------------------------------------------------------------------------------
@@ -214,6 +242,8 @@ async def start(
     await _mark_started(conn, row, request)
     await _place(conn, row, request)
     await _drop_missing_session(conn, row, request)
+    if row.chat_id is not None:
+        await _tell_chat(conn, row, request)
     await conn.execute(
         _INSERT_TOKEN,
         {
@@ -241,6 +271,8 @@ _STANDING_LOCKED = (
         Attempt.first_seq,
         Attempt.started_at,
         Task.last_seq,
+        Task.chat_id,
+        Task.lane_position,
     )
     .join(Task, Task.id == Attempt.task_id)
     .where(
@@ -304,6 +336,18 @@ async def _mark_started(conn: AsyncConnection, row: AnyRow, request: StartReques
     )
     await conn.execute(_START_TASK, {"starting": row.task_id})
     await conn.execute(_DELIVERED, {"starting": row.task_id})
+
+
+async def _tell_chat(conn: AsyncConnection, row: AnyRow, request: StartRequest) -> None:
+    """Its readers see that the turn runs, and that it had to begin without its conversation."""
+    if request.continuity is Continuity.LOST and request.continuity_reason is not None:
+        await chatreplies.notice_loss(
+            conn,
+            chatreplies.TurnPlace(row.task_id, row.chat_id, row.lane_position),
+            request.continuity_reason,
+        )
+    else:
+        await chats.tell(conn, row.chat_id)
 
 
 async def _place(conn: AsyncConnection, row: AnyRow, request: StartRequest) -> None:

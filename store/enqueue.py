@@ -1,34 +1,26 @@
-"""From a trigger to a queued task: one lane row locked, one position taken, one outbox row written."""
+"""From a trigger on an issue to a queued task: one lane row locked, one position taken, one outbox row."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import bindparam, func, insert, select, text, update
+from sqlalchemy import bindparam, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert as pg_insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from domain.errors import InvalidInput, InvocationNotAllowed, NotFound, TaskNotTerminal
+from domain.errors import InvalidInput, NotFound, TaskNotTerminal
 from domain.names import issue_key
-from domain.permissions import Actor, AgentAccess, may_invoke, may_view
+from domain.permissions import Actor
 from domain.pointer import PointerMode
 from domain.routing import TriggerOutcome
-from domain.statuses import Permission, TaskKind, TaskStatus
-from store import outbox
+from domain.statuses import TaskKind, TaskStatus
+from store import outbox, taskqueue, turns
 from store.ids import new_id
 from store.models import Agent, Issue, Lane, Runtime, Task, TaskComment, Workspace
 from store.rows import AnyRow
+from store.taskqueue import LanePlace, Runner
 from store.taskstates import not_started
-
-#: Capacity goes by ``rank``: the time of enqueueing plus this handicap. A constant one ages by
-#: itself: an autopilot's task that has waited for five minutes goes before a chat's of now.
-HANDICAP: Mapping[TaskKind, timedelta] = {
-    TaskKind.CHAT: timedelta(0),
-    TaskKind.ISSUE: timedelta(seconds=30),
-    TaskKind.AUTOPILOT: timedelta(minutes=5),
-}
 
 
 @dataclass(frozen=True)
@@ -54,7 +46,7 @@ async def issue_task(
 
     ``target`` is a row of `targets`. The caller has checked that ``actor`` may invoke the agent.
     """
-    blocked = _readiness(target)
+    blocked = taskqueue.readiness(target.archived_at, target.runtime_id)
     if blocked is not None:
         return Triggered(target.id, None, TriggerOutcome.BLOCKED, blocked)
     lane = await _next_position(conn, target)
@@ -84,8 +76,12 @@ async def retry(conn: AsyncConnection, *, actor: Actor, task_id: UUID) -> UUID:
 
     Raises `NotFound`, `InvocationNotAllowed`, `TaskNotTerminal`, `InvalidInput`.
     """
-    source = await _source(conn, actor, task_id)
-    await _check_invoke(conn, actor, source.agent_id)
+    source = await taskqueue.source(conn, actor, task_id)
+    if source.chat_id is not None:
+        return await turns.retry(conn, actor, source)
+    if source.issue_id is None:
+        raise NotFound("There is no such task.")
+    await taskqueue.check_invoke(conn, actor, source.agent_id, hidden="There is no such task.")
     if not TaskStatus(source.status).terminal:
         raise TaskNotTerminal("The task has not ended; cancel it first, or wait for it.")
     return await _again(conn, actor, source, PointerMode.TASK, "retry")
@@ -97,14 +93,14 @@ async def rerun(conn: AsyncConnection, *, actor: Actor, issue_id: UUID, task_id:
     Raises `NotFound`, `InvocationNotAllowed`, `TaskNotTerminal`, `InvalidInput`.
     """
     if task_id is not None:
-        source = await _source(conn, actor, task_id)
+        source = await taskqueue.source(conn, actor, task_id)
         if source.issue_id != issue_id:
             raise NotFound("That task is not one of this issue.")
         return await retry(conn, actor=actor, task_id=task_id)
     agent_id = await _assignee(conn, actor.workspace_id, issue_id)
-    await _check_invoke(conn, actor, agent_id)
+    await taskqueue.check_invoke(conn, actor, agent_id, hidden="There is no such issue.")
     target = await _target(conn, actor.workspace_id, agent_id, issue_id)
-    _check_ready(target)
+    taskqueue.check_ready(target.archived_at, target.runtime_id)
     lane = await _next_position(conn, target)
     return await _insert(
         conn,
@@ -122,7 +118,7 @@ async def _again(
     conn: AsyncConnection, actor: Actor, source: AnyRow, mode: PointerMode, trigger: str
 ) -> UUID:
     target = await _target(conn, actor.workspace_id, source.agent_id, source.issue_id)
-    _check_ready(target)
+    taskqueue.check_ready(target.archived_at, target.runtime_id)
     lane = await _next_position(conn, target)
     return await _insert(
         conn,
@@ -184,23 +180,6 @@ async def _target(conn: AsyncConnection, workspace_id: UUID, agent_id: UUID, iss
     if not found:
         raise NotFound("There is no such agent or issue in this workspace.")
     return found[0]
-
-
-def _readiness(target: AnyRow) -> str | None:
-    """Why the agent can't be queued, or None. An offline machine is fine: the task waits."""
-    if target.archived_at is not None:
-        return "target_unavailable"
-    if target.runtime_id is None:
-        return "agent_runtime_required"
-    return None
-
-
-def _check_ready(target: AnyRow) -> None:
-    match _readiness(target):
-        case "target_unavailable":
-            raise InvalidInput("The agent is archived; restore it first.")
-        case "agent_runtime_required":
-            raise InvalidInput("The agent has no runtime; bind it to one first.")
 
 
 _NEXT_POSITION = (
@@ -267,26 +246,13 @@ async def _deliver(conn: AsyncConnection, task_id: UUID, lane_id: UUID, comment_
     await conn.execute(_DELIVER, {"task_id": task_id, "comment_id": comment_id, "lane_id": lane_id})
 
 
-_INSERT = insert(Task)
-
-
 async def _insert(conn: AsyncConnection, target: AnyRow, lane: AnyRow, columns: dict[str, Any]) -> UUID:
-    task_id = new_id()
-    kind = TaskKind.ISSUE
-    await conn.execute(
-        _INSERT,
-        {
-            "id": task_id,
-            "workspace_id": target.workspace_id,
-            "lane_id": lane.id,
-            "lane_position": lane.last_position,
-            "rank": datetime.now(UTC) + HANDICAP[kind],
-            "kind": kind,
-            "agent_id": target.id,
-            "runtime_id": target.runtime_id,
-            "issue_id": target.issue_id,
-            **columns,
-        },
+    task_id = await taskqueue.insert_task(
+        conn,
+        kind=TaskKind.ISSUE,
+        agent=Runner(target.id, target.workspace_id, target.runtime_id),
+        place=LanePlace(lane.id, lane.last_position),
+        columns={"issue_id": target.issue_id, **columns},
     )
     await outbox.put(
         conn,
@@ -310,38 +276,6 @@ def _start_payload(target: AnyRow, trigger: str) -> dict[str, Any]:
             "SegueTrigger": trigger,
         },
     }
-
-
-async def _source(conn: AsyncConnection, actor: Actor, task_id: UUID) -> AnyRow:
-    rows = await conn.execute(
-        select(
-            Task.id,
-            Task.agent_id,
-            Task.issue_id,
-            Task.kind,
-            Task.status,
-            Task.trigger_comment_id,
-            Task.handoff_note,
-        ).where(Task.id == task_id, Task.workspace_id == actor.workspace_id)
-    )
-    source = rows.one_or_none()
-    if source is None or source.kind != TaskKind.ISSUE:
-        raise NotFound("There is no such task.")
-    return source
-
-
-async def _check_invoke(conn: AsyncConnection, actor: Actor, agent_id: UUID) -> None:
-    rows = await conn.execute(
-        select(Agent.owner_id, Agent.permission, Agent.allowed_member_ids).where(Agent.id == agent_id)
-    )
-    agent = rows.one()
-    access = AgentAccess(
-        agent_id, agent.owner_id, Permission(agent.permission), frozenset(agent.allowed_member_ids)
-    )
-    if not may_view(actor, access):
-        raise NotFound("There is no such task.")
-    if not may_invoke(actor, access):
-        raise InvocationNotAllowed("You may not start runs of this agent; ask its owner.")
 
 
 async def _assignee(conn: AsyncConnection, workspace_id: UUID, issue_id: UUID) -> UUID:

@@ -152,6 +152,18 @@ async def grant_for_check(conn: AsyncConnection, workspace_id: UUID, resource_id
         await _offer(conn, waiter)
 
 
+async def reconsider(conn: AsyncConnection, task_ids: Sequence[UUID]) -> None:
+    """A lane's order has changed: its waiters ask again. The caller holds `lock`."""
+    rows = await conn.execute(
+        select(LeaseWait.task_id, LeaseWait.workspace_id)
+        .join(Task, Task.id == LeaseWait.task_id)
+        .where(LeaseWait.task_id.in_(task_ids))
+        .order_by(Task.lane_position)
+    )
+    for waiter in rows.all():
+        await _offer(conn, waiter)
+
+
 async def grant_all(conn: AsyncConnection, workspace_id: UUID) -> None:
     """The reconciler's sweep for grants that got lost.
 

@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Row, bindparam, select, text, tuple_
+from sqlalchemy import Row, and_, func, select, text, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from domain.chats import MessageKind, MessageRole, MessageState, Part
 from domain.names import EVENTS_CHANNEL
 from store.ids import new_id
-from store.models import Message
+from store.models import Message, Task
+from store.rows import AnyRow
+from store.taskstates import not_started
 
 #: Where a page of messages begins: after this (turn, part, seq).
 Place = tuple[int, int, int]
@@ -73,6 +75,14 @@ async def write(conn: AsyncConnection, chat_id: UUID, draft: Draft) -> Row[Any]:
     return rows.one()
 
 
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a turn, as its reply says it."""
+
+    kind: MessageKind
+    reason: str | None
+
+
 # The newest number for what changed: readers that are past the old one see it again.
 _CHANGE = text(
     """
@@ -82,7 +92,9 @@ _CHANGE = text(
         returning message_seq
     ), changed as (
         update messages set seq = numbered.message_seq, content = coalesce(:content, content),
-               state = coalesce(:state, state), turn = coalesce(cast(:turn as bigint), turn)
+               state = coalesce(:state, state), turn = coalesce(cast(:turn as bigint), turn),
+               kind = coalesce(:kind, kind),
+               reason = case when cast(:kind as text) is null then reason else :reason end
         from numbered where messages.id = :id
         returning messages.*
     )
@@ -98,40 +110,51 @@ async def change(
     content: str | None = None,
     state: MessageState | None = None,
     turn: int | None = None,
+    verdict: Verdict | None = None,
 ) -> Row[Any]:
     """Change what is given, and tell the chat's readers."""
     rows = await conn.execute(
         _CHANGE,
-        {"id": message_id, "content": content, "state": state, "turn": turn, "channel": EVENTS_CHANNEL},
+        {
+            "id": message_id,
+            "content": content,
+            "state": state,
+            "turn": turn,
+            "kind": verdict.kind if verdict else None,
+            "reason": verdict.reason if verdict else None,
+            "channel": EVENTS_CHANNEL,
+        },
     )
     return rows.one()
 
 
-_OF_TASK = select(Message.__table__).where(
-    Message.task_id == bindparam("task"), Message.role == MessageRole.USER
-)
+#: ``queued``: a question whose turn nothing has started yet.
+_VIEW = select(
+    *Message.__table__.c,
+    and_(Message.role == MessageRole.USER, func.coalesce(not_started(), False)).label("queued"),
+).outerjoin(Task, Task.id == Message.task_id)
+_SHOWN = _VIEW.where(Message.state == MessageState.SHOWN)
 
 
-async def question(conn: AsyncConnection, task_id: UUID) -> Row[Any] | None:
-    """The person's message that owns the task; None for a retry, which reads its source's."""
-    return (await conn.execute(_OF_TASK, {"task": task_id})).one_or_none()
-
-
-async def page(conn: AsyncConnection, chat_id: UUID, after: Place | None, limit: int) -> Sequence[Row[Any]]:
+async def page(conn: AsyncConnection, chat_id: UUID, after: Place | None, limit: int) -> Sequence[AnyRow]:
     """Up to ``limit`` shown messages after a place, oldest first. The caller has checked the right to."""
-    query = select(Message.__table__).where(Message.chat_id == chat_id, Message.state == MessageState.SHOWN)
+    query = _SHOWN.where(Message.chat_id == chat_id)
     if after is not None:
         query = query.where(tuple_(Message.turn, Message.part, Message.seq) > tuple_(*after))
     rows = await conn.execute(query.order_by(Message.turn, Message.part, Message.seq).limit(limit))
     return rows.all()
 
 
-async def news(conn: AsyncConnection, chat_id: UUID, after: int, limit: int) -> Sequence[Row[Any]]:
+async def last(conn: AsyncConnection, chat_id: UUID, count: int) -> Sequence[AnyRow]:
+    """The last ``count`` shown messages in the order of reading."""
+    query = _SHOWN.where(Message.chat_id == chat_id)
+    newest = query.order_by(Message.turn.desc(), Message.part.desc(), Message.seq.desc()).limit(count)
+    return list(reversed((await conn.execute(newest)).all()))
+
+
+async def news(conn: AsyncConnection, chat_id: UUID, after: int, limit: int) -> Sequence[AnyRow]:
     """What was written or changed above number ``after``, in that order; removed ones and drafts too."""
     rows = await conn.execute(
-        select(Message.__table__)
-        .where(Message.chat_id == chat_id, Message.seq > after)
-        .order_by(Message.seq)
-        .limit(limit)
+        _VIEW.where(Message.chat_id == chat_id, Message.seq > after).order_by(Message.seq).limit(limit)
     )
     return rows.all()

@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from domain.errors import NotFound, UnprocessableInput
 from domain.outcomes import Outcome, OutcomeStatus, Usage
 from domain.permissions import Actor
-from domain.reasons import Reason, advice_for, rule_for
+from domain.reasons import Reason, rule_for
 from domain.retry import END, RetryAction, RetryDecision, RetryPolicy, decide_retry
 from domain.statuses import (
     CAPACITY_LEASES,
@@ -27,7 +27,8 @@ from domain.statuses import (
     TaskStatus,
 )
 from domain.steps import AsideInput, Recorded, RecordInput, SettleInput, StopInput
-from store import comments, leases, outbox, sessions, tasks
+from store import chatreplies, comments, leases, outbox, sessions, tasks
+from store.endings import Ending
 from store.models import Attempt, Comment, EventRow, Session, Task
 from store.rows import AnyRow
 
@@ -71,7 +72,7 @@ async def record(conn: AsyncConnection, step: RecordInput, policy: RetryPolicy) 
     return recorded
 
 
-def _recorded(decision: RetryDecision, ending: tasks.Ending | None) -> Recorded:
+def _recorded(decision: RetryDecision, ending: Ending | None) -> Recorded:
     if ending is not None:
         return Recorded(decision=decision, status=ending.status, reason=ending.reason)
     quota = decision.action is RetryAction.QUOTA
@@ -160,6 +161,13 @@ async def _record_attempt(
     if used is not None and outcome.session_rollout_missing:
         await sessions.retire(conn, used, ContinuityReason.ROLLOUT_MISSING, at)
     kept = {} if recorded is None else {"decision": recorded.model_dump(mode="json")}
+    continuity = _continuity(attempt, requested, outcome)
+    if continuity and task.chat_id is not None:
+        await chatreplies.notice_loss(
+            conn,
+            chatreplies.TurnPlace(task.id, task.chat_id, task.lane_position),
+            continuity["continuity_reason"],
+        )
     await conn.execute(
         _END_ATTEMPT,
         {
@@ -168,7 +176,7 @@ async def _record_attempt(
             "outcome": outcome.model_dump(mode="json"),
             "used_session_id": used or (pinned.id if pinned is not None else None),
             **kept,
-            **_continuity(attempt, requested, outcome),
+            **continuity,
         },
     )
 
@@ -194,7 +202,7 @@ def _continuity(attempt: AnyRow, requested: sessions.KnownSession | None, outcom
 
 
 async def _finish(
-    conn: AsyncConnection, task: AnyRow, attempt: AnyRow | None, ending: tasks.Ending, outcome: Outcome
+    conn: AsyncConnection, task: AnyRow, attempt: AnyRow | None, ending: Ending, outcome: Outcome
 ) -> None:
     await _reply(conn, task, ending)
     if attempt is None:
@@ -220,17 +228,17 @@ async def _sleep(conn: AsyncConnection, task: AnyRow, outcome: Outcome, recorded
     await leases.release(conn, workspace_id=task.workspace_id, task_id=task.id, kinds=CAPACITY_LEASES)
 
 
-def _ending(task: AnyRow, attempt: AnyRow | None, step: RecordInput, texts: Texts) -> tasks.Ending:
+def _ending(task: AnyRow, attempt: AnyRow | None, step: RecordInput, texts: Texts) -> Ending:
     outcome = step.outcome
     match outcome.status:
         case OutcomeStatus.COMPLETED:
-            return tasks.Ending(TaskStatus.COMPLETED, Reason.COMPLETED, result=texts.reply)
+            return Ending(TaskStatus.COMPLETED, Reason.COMPLETED, result=texts.reply)
         case OutcomeStatus.CANCELLED:
             never_started = attempt is None or attempt.started_at is None
             ending = tasks.stopped(task.cancel_reason if never_started else None)
-            return tasks.Ending(ending.status, ending.reason, ending.error, result=texts.reply)
+            return Ending(ending.status, ending.reason, ending.error, result=texts.reply)
         case OutcomeStatus.FAILED:
-            return tasks.Ending(
+            return Ending(
                 TaskStatus.FAILED,
                 outcome.reason,
                 (texts.message or step.detail or rule_for(outcome.reason).meaning)[:_ERROR_LIMIT],
@@ -258,12 +266,15 @@ async def _texts(conn: AsyncConnection, task_id: UUID, outcome: Outcome) -> Text
 # --- the reply on the issue -----------------------------------------------------------------------
 
 
-async def _reply(conn: AsyncConnection, task: AnyRow, ending: tasks.Ending) -> None:
-    """One comment says how the run ended, unless the agent has commented by itself."""
+async def _reply(conn: AsyncConnection, task: AnyRow, ending: Ending) -> None:
+    """One comment says how the run ended, unless the agent has commented by itself; a chat has its reply."""
+    if task.chat_id is not None:
+        await chatreplies.write(conn, task, ending)
+        return
     if task.kind != TaskKind.ISSUE or ending.status is TaskStatus.CANCELLED:
         return
     completed = ending.status is TaskStatus.COMPLETED
-    body = _cut(ending.result or "") if completed else _failure_text(ending)
+    body = _cut(ending.result or "") if completed else chatreplies.failure_text(ending)
     if not body.strip() or (completed and await _has_commented(conn, task.id)):
         return
     author = ("agent", task.agent_id) if completed else ("system", None)
@@ -313,14 +324,6 @@ def _cut(text: str) -> str:
     return f"{text[:MAX_REPLY]}\n\n[cut here: the whole reply is in the task's transcript]"
 
 
-def _failure_text(ending: tasks.Ending) -> str:
-    lines = [f"The run failed: {ending.error}", f"Reason: {ending.reason}."]
-    advice = advice_for(ending.reason)
-    if advice:
-        lines.append(advice)
-    return "\n".join(lines)
-
-
 # --- no outcome -----------------------------------------------------------------------------------
 
 
@@ -342,14 +345,14 @@ async def set_aside(conn: AsyncConnection, step: AsideInput) -> Recorded:
     return await _set_aside_started(conn, task, attempt, step)
 
 
-async def end_unstarted(conn: AsyncConnection, task: AnyRow, ending: tasks.Ending) -> None:
+async def end_unstarted(conn: AsyncConnection, task: AnyRow, ending: Ending) -> None:
     """End a locked task that no machine has started, and say so on its issue."""
     await _reply(conn, task, ending)
     await tasks.close_unstarted(conn, task, ending.reason)
     await tasks.end(conn, task, ending)
 
 
-def _unstarted(step: AsideInput) -> tasks.Ending:
+def _unstarted(step: AsideInput) -> Ending:
     return tasks.failure(step.reason, evidence=step.cause)
 
 
@@ -371,9 +374,9 @@ async def _set_aside_started(
     )
     await leases.pass_to_attempt(conn, workspace_id=task.workspace_id, task_id=task.id, attempt_id=attempt.id)
     status = TaskStatus.CANCELLED if cancelled else TaskStatus.FAILED
-    ending = tasks.Ending(
-        status, Reason.OUTCOME_UNKNOWN, rule_for(Reason.OUTCOME_UNKNOWN).meaning, step.cause
-    )
+    ending = Ending(status, Reason.OUTCOME_UNKNOWN, rule_for(Reason.OUTCOME_UNKNOWN).meaning, step.cause)
+    if task.chat_id is not None:
+        await chatreplies.write(conn, task, ending)
     await tasks.end(conn, task, ending)
     await outbox.put(
         conn,
@@ -406,7 +409,7 @@ async def _settle_task(conn: AsyncConnection, task: AnyRow, outcome: Outcome, se
         return
     texts = await _texts(conn, task.id, outcome)
     failed = task.status == TaskStatus.FAILED
-    ending = tasks.Ending(
+    ending = Ending(
         TaskStatus(task.status),
         settled_reason,
         rule_for(settled_reason).meaning if failed else None,
@@ -423,8 +426,11 @@ async def _settle_task(conn: AsyncConnection, task: AnyRow, outcome: Outcome, se
         )
     )
     if outcome.status is OutcomeStatus.COMPLETED:
-        ending = tasks.Ending(TaskStatus.COMPLETED, Reason.COMPLETED, result=texts.reply)
-    await _reply(conn, task, ending)
+        ending = Ending(TaskStatus.COMPLETED, Reason.COMPLETED, result=texts.reply)
+    if task.chat_id is not None:
+        await chatreplies.correct(conn, task, ending)
+    else:
+        await _reply(conn, task, ending)
 
 
 async def _standing_attempt(conn: AsyncConnection, task_id: UUID) -> UUID | None:

@@ -1,6 +1,5 @@
 """The task row: its lock, its end, and the request to cancel it."""
 
-from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
@@ -14,21 +13,10 @@ from domain.outcomes import Usage
 from domain.permissions import Actor, AgentAccess, may_invoke, may_view
 from domain.reasons import Reason, rule_for
 from domain.statuses import SLEEPING, Permission, TaskStatus
-from store import leases, outbox
+from store import chatreplies, leases, outbox
+from store.endings import Ending
 from store.models import Agent, Attempt, Chat, Task
 from store.rows import AnyRow
-
-
-@dataclass(frozen=True)
-class Ending:
-    """How a task ends: what its row will say for ever."""
-
-    status: TaskStatus
-    reason: str
-    error: str | None = None
-    evidence: str | None = None
-    result: str | None = None
-
 
 _LOCKED = select(Task.__table__).where(Task.id == bindparam("wanted")).with_for_update(key_share=True)
 
@@ -136,8 +124,11 @@ async def stop(conn: AsyncConnection, task: AnyRow, *, reason: str | None = None
 
 async def end_unstarted(conn: AsyncConnection, task: AnyRow, reason: str | None) -> None:
     """End a task whose attempt, if one was granted, was never handed to a machine."""
-    await close_unstarted(conn, task, reason or Reason.CANCELLED)
-    await end(conn, task, stopped(reason))
+    ending = stopped(reason)
+    if task.chat_id is not None:
+        await chatreplies.write(conn, task, ending)
+    await close_unstarted(conn, task, ending.reason)
+    await end(conn, task, ending)
 
 
 async def close_unstarted(conn: AsyncConnection, task: AnyRow, reason: str) -> None:

@@ -137,6 +137,14 @@ async def page(
     return await _views(conn, rows, links)
 
 
+async def some(
+    conn: AsyncConnection, actor: Actor, task_ids: Sequence[UUID], links: TemporalLinks
+) -> dict[UUID, TaskView]:
+    """Those of the tasks that the caller may see, by id."""
+    rows = (await conn.execute(_select(actor).where(Task.id.in_(task_ids)))).all()
+    return {view.id: view for view in await _views(conn, rows, links)}
+
+
 async def check_visible(conn: AsyncConnection, actor: Actor, task_id: UUID) -> None:
     """Raise `NotFound` unless the caller may see the task."""
     query = (

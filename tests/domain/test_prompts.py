@@ -9,6 +9,7 @@ from domain.prompts import (
     CONTEXT_CLOSE,
     CONTEXT_OPEN,
     AgentFacts,
+    ChatFacts,
     CommentFacts,
     IssueFacts,
     TaskFacts,
@@ -130,5 +131,5 @@ def test_a_hand_off_note_is_context() -> None:
 
 def test_a_chats_message_is_the_message() -> None:
     """Nothing is added to what the member wrote."""
-    prompt = build_prompt(TaskFacts(ADA, message="  hi\n"))
+    prompt = build_prompt(TaskFacts(ADA, chat=ChatFacts("Eva", "  hi\n")))
     assert (prompt.message, prompt.short_context) == ("  hi\n", "")
