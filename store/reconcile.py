@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from domain.reasons import Reason
 from domain.statuses import TaskStatus, WaitKind
-from store import leases, outbox, tasks
+from store import leases, outbox, tasks, turns
 from store.models import Attempt, Lease, LeaseWait, Outbox, Runtime, Task
 from store.rows import AnyRow
 
@@ -164,11 +164,13 @@ async def start_again(conn: AsyncConnection, task_id: UUID) -> bool:
     task = await tasks.lock(conn, task_id)
     if task is None or TaskStatus(task.status).terminal or await _has_started_attempt(conn, task_id):
         return False
+    in_chat = task.chat_id is not None  # its chat's workflow starts it
     await outbox.put(
         conn,
         workspace_id=task.workspace_id,
-        kind=outbox.OutboxKind.START,
+        kind=outbox.OutboxKind.TURN if in_chat else outbox.OutboxKind.START,
         subject_id=task_id,
+        payload=await turns.outbox_payload(conn, task_id) if in_chat else None,
     )
     return True
 

@@ -19,6 +19,7 @@ from store.dispatch import DispatchRules
 from workers.reconciler import Reconciler, ReconcileRules
 from workers.settings import Settings, connect_temporal
 from workers.waker import Waker
+from workflows.chat import ChatWorkflow
 from workflows.stop import StopAttemptWorkflow
 from workflows.task import TaskWorkflow
 
@@ -61,7 +62,7 @@ def build_worker(settings: Settings, database: Database, client: Client) -> Work
     return Worker(
         client,
         task_queue=names.CONTROL_QUEUE,
-        workflows=[TaskWorkflow, StopAttemptWorkflow],
+        workflows=[TaskWorkflow, ChatWorkflow, StopAttemptWorkflow],
         activities=[
             activities.resolve_resume,
             activities.record_terminal,

@@ -21,7 +21,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from domain import names
-from domain.steps import StopInput, TaskInput
+from domain.steps import ChatInput, StopInput, TaskInput, TurnMessage
 from store import outbox
 from store.database import Database
 from store.outbox import OutboxItem, OutboxKind
@@ -118,6 +118,13 @@ class Waker:
                 await _unless_gone(self._task_handle(item).cancel(rpc_timeout=_RPC_TIMEOUT))
             case OutboxKind.STOP:
                 await self._stop(item)
+            case OutboxKind.TURN:
+                await self._turn(TurnMessage.model_validate(item.payload))
+            case OutboxKind.CHAT:
+                await self._chat(ChatInput.model_validate(item.payload))
+            case OutboxKind.CLOSE:
+                handle = self._client.get_workflow_handle(names.chat_workflow_id(item.subject_id))
+                await _unless_gone(handle.signal(names.CLOSE_SIGNAL, rpc_timeout=_RPC_TIMEOUT))
 
     def _task_handle(self, item: OutboxItem) -> WorkflowHandle[Any, Any]:
         return self._client.get_workflow_handle(names.task_workflow_id(item.subject_id))
@@ -152,6 +159,35 @@ class Waker:
             )
         except WorkflowAlreadyStartedError:
             log.info("stop_workflow_exists", attempt_id=str(stop.attempt_id))
+
+    async def _turn(self, message: TurnMessage) -> None:
+        """Signal-with-start: the chat's workflow hears of the turn, or is started with it."""
+        await self._client.start_workflow(
+            names.CHAT_WORKFLOW,
+            message.chat,
+            **_chat_options(message.chat),
+            start_signal=names.TURN_SIGNAL,
+            start_signal_args=[message.turn],
+        )
+
+    async def _chat(self, chat: ChatInput) -> None:
+        try:
+            await self._client.start_workflow(names.CHAT_WORKFLOW, chat, **_chat_options(chat))
+        except WorkflowAlreadyStartedError:
+            log.info("chat_workflow_exists", chat_id=str(chat.chat_id))
+
+
+def _chat_options(chat: ChatInput) -> dict[str, Any]:
+    """A chat's workflow ends when nobody speaks and is started again by the next turn."""
+    agent = chat.search_attributes.get("SegueAgent", "an agent")
+    return {
+        "id": names.chat_workflow_id(chat.chat_id),
+        "task_queue": names.CONTROL_QUEUE,
+        "id_reuse_policy": WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+        "static_summary": f"a chat with {agent}",
+        "search_attributes": search_attributes(dict(chat.search_attributes)),
+        "rpc_timeout": _RPC_TIMEOUT,
+    }
 
 
 def search_attributes(values: dict[str, str | None]) -> TypedSearchAttributes:

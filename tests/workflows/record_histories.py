@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from temporalio.client import Client, WorkflowHandle
 from temporalio.contrib.pydantic import pydantic_data_converter
@@ -21,8 +22,18 @@ from domain import names
 from domain.reasons import Reason
 from domain.retry import RetryAction
 from domain.statuses import ContinuityReason
-from domain.steps import GateResult, Resolution, Resolved, StopInput, StopResult
+from domain.steps import (
+    ChatInput,
+    ChatSeed,
+    GateResult,
+    Resolution,
+    Resolved,
+    StopInput,
+    StopResult,
+    Turn,
+)
 from tests.workflows.stage import Stage, again, done, ended, until_cancelled
+from workflows.chat import TURNS_A_RUN
 
 #: A worker's identity and the name of its sticky queue begin so.
 _PROCESS_AND_HOST = re.compile(r"^\d+@[^-@]+")
@@ -116,6 +127,44 @@ async def stopped(stage: Stage) -> Handle:
     )
 
 
+async def chatted(stage: Stage) -> Handle:
+    """Three turns, one of them told twice, then silence."""
+    stage.script(names.RESOLVE_RESUME, Resolution(kind=Resolved.END))
+    chat = ChatInput(chat_id=stage.task_id, idle_seconds=2.0)
+    first = uuid4()
+    handle = await stage.turn(chat, first)
+    for task_id in (uuid4(), first, uuid4()):
+        await stage.turn(chat, task_id)
+    return handle
+
+
+async def chat_closed(stage: Stage) -> Handle:
+    stage.script(names.RESOLVE_RESUME, Resolution(kind=Resolved.END))
+    seed = ChatSeed(source_task_id=uuid4(), runtime_id=uuid4(), session_carried=True, fork=True)
+    handle = await stage.turn(ChatInput(chat_id=stage.task_id, seed=seed), uuid4())
+    await handle.signal(names.CLOSE_SIGNAL)
+    return handle
+
+
+async def chat_continued(stage: Stage) -> Handle:
+    """More turns than one run takes, sent as fast as they can be: the first run's history."""
+    stage.script(names.RESOLVE_RESUME, Resolution(kind=Resolved.END))
+    chat = ChatInput(chat_id=stage.task_id, idle_seconds=2.0)
+    handle = await stage.turn(chat, uuid4())
+    for _ in range(TURNS_A_RUN + 5):
+        await stage.turn(chat, uuid4())
+    return stage.client.get_workflow_handle(handle.id, run_id=handle.first_execution_run_id)
+
+
+async def chat_going_on(stage: Stage) -> Handle:
+    """The run after another one, with a turn that came while that one ended."""
+    stage.script(names.RESOLVE_RESUME, Resolution(kind=Resolved.END))
+    chat = ChatInput(
+        chat_id=stage.task_id, idle_seconds=2.0, dispatched=TURNS_A_RUN, pending=[Turn(task_id=uuid4())]
+    )
+    return await stage.turn(chat, uuid4())
+
+
 PATHS: list[Callable[[Stage], Awaitable[Handle]]] = [
     completed,
     waited,
@@ -126,6 +175,10 @@ PATHS: list[Callable[[Stage], Awaitable[Handle]]] = [
     set_aside,
     found_terminal,
     stopped,
+    chatted,
+    chat_closed,
+    chat_continued,
+    chat_going_on,
 ]
 
 

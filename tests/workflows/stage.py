@@ -5,12 +5,13 @@ what it asks, in which order, and what it does with each answer.
 """
 
 import asyncio
+import inspect
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from temporalio import activity
 from temporalio.client import Client, WorkflowHandle
@@ -23,6 +24,7 @@ from domain.retry import END, RetryAction, RetryDecision
 from domain.statuses import Continuity, WaitKind
 from domain.steps import (
     AsideInput,
+    ChatInput,
     GateInput,
     GateResult,
     Recorded,
@@ -36,8 +38,10 @@ from domain.steps import (
     StopResult,
     TaskInput,
     Timeouts,
+    Turn,
 )
 from workers.control import sandbox
+from workflows.chat import ChatWorkflow
 from workflows.stop import StopAttemptWorkflow
 from workflows.task import TaskWorkflow
 
@@ -106,7 +110,7 @@ class Stage:
         return Worker(
             self.client,
             task_queue=self.queue,
-            workflows=[TaskWorkflow, StopAttemptWorkflow],
+            workflows=[TaskWorkflow, ChatWorkflow, StopAttemptWorkflow],
             activities=[self._resolve, self._record, self._aside, self._settle],
             workflow_runner=sandbox(),
         )
@@ -130,6 +134,17 @@ class Stage:
             id=names.task_workflow_id(self.task_id),
             task_queue=self.queue,
             static_summary="a test",
+        )
+
+    async def turn(self, chat: ChatInput, task_id: UUID) -> WorkflowHandle[Any, Any]:
+        """Send a turn as the waker does: the chat's workflow hears of it, or is started with it."""
+        return await self.client.start_workflow(
+            names.CHAT_WORKFLOW,
+            chat,
+            id=names.chat_workflow_id(chat.chat_id),
+            task_queue=self.queue,
+            start_signal=names.TURN_SIGNAL,
+            start_signal_args=[Turn(task_id=task_id, summary="a turn")],
         )
 
     async def _answer(self, name: str, step: Any) -> Any:
@@ -200,3 +215,12 @@ async def until_cancelled(_: RunInput) -> Outcome:
             await asyncio.sleep(0.05)
     except asyncio.CancelledError:
         return done(Reason.CANCELLED)
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    """Wait until the condition, plain or async, holds; pytest's own limit ends a wait for nothing."""
+    while True:
+        found = condition()
+        if await found if inspect.isawaitable(found) else found:
+            return
+        await asyncio.sleep(0.05)

@@ -11,6 +11,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer
 
 from workers.control import sandbox
+from workflows.chat import ChatWorkflow
 from workflows.stop import StopAttemptWorkflow
 from workflows.task import TaskWorkflow
 
@@ -26,7 +27,7 @@ def test_there_are_histories() -> None:
 async def test_a_stored_history_replays(path: Path) -> None:
     """The commands of today's code are those of the day it was recorded."""
     replayer = Replayer(
-        workflows=[TaskWorkflow, StopAttemptWorkflow],
+        workflows=[TaskWorkflow, ChatWorkflow, StopAttemptWorkflow],
         data_converter=pydantic_data_converter,
         workflow_runner=sandbox(),
     )

@@ -13,7 +13,7 @@ from domain import names
 from domain.reasons import Reason
 from domain.retry import RetryAction
 from domain.statuses import WaitKind
-from domain.steps import Resolution, Resolved, ResolveInput
+from domain.steps import ChatInput, Resolution, Resolved, ResolveInput
 from tests.workflows.stage import Stage, again, done
 
 pytestmark = pytest.mark.slow
@@ -79,3 +79,12 @@ async def test_a_network_retry_pauses_before_the_last_attempt(
     async with stage.open():
         await (await stage.start()).result()
     assert [step.attempt for step in stage.inputs(names.RESOLVE_RESUME)] == [1, 3]
+
+
+async def test_an_idle_chat_ends_after_ten_minutes(skipping: WorkflowEnvironment, stage: Stage) -> None:
+    """Nothing runs for a chat in which nobody speaks."""
+    stage.script(names.RESOLVE_RESUME, Resolution(kind=Resolved.END))
+    before = await skipping.get_current_time()
+    async with stage.open():
+        await (await stage.turn(ChatInput(chat_id=stage.task_id), stage.attempt_id)).result()
+    assert await skipping.get_current_time() >= before + timedelta(minutes=10)
