@@ -14,6 +14,7 @@ from api.routers import (
     agents,
     chats,
     comments,
+    continuations,
     health,
     issues,
     me,
@@ -39,6 +40,7 @@ _ROUTERS = (
     chats.router,
     tasks.router,
     tasks.stream_router,
+    continuations.router,
     stats.router,
     runtime_plane.router,
 )

@@ -74,6 +74,15 @@ class PeopleRoute(UnitRoute):
         auth.admit_people(actor)
 
 
+class MembersRoute(PeopleRoute):
+    """For people alone: what is private to them is private before the agents at work for them, too."""
+
+    @staticmethod
+    def admit(actor: Actor) -> None:
+        auth.admit_people(actor)
+        auth.require_member(actor)
+
+
 class RuntimeRoute(UnitRoute):
     """For runtime workers."""
 

@@ -110,10 +110,22 @@ async def create(conn: AsyncConnection, actor: Actor, agent_id: UUID, title: str
 async def insert_chat(conn: AsyncConnection, actor: Actor, values: dict[str, Any]) -> UUID:
     """The chat's row and its lane's."""
     chat_id = new_id()
-    owned = {"workspace_id": actor.workspace_id, "agent_id": values["agent_id"]}
-    await conn.execute(insert(Chat).values(id=chat_id, creator_id=actor.member_id, **{**owned, **values}))
-    await conn.execute(insert(Lane).values(id=new_id(), kind="chat", chat_id=chat_id, **owned))
+    await conn.execute(
+        insert(Chat).values(id=chat_id, workspace_id=actor.workspace_id, creator_id=actor.member_id, **values)
+    )
+    await insert_lane(conn, actor.workspace_id, values["agent_id"], chat_id)
     return chat_id
+
+
+async def insert_lane(conn: AsyncConnection, workspace_id: UUID, agent_id: UUID, chat_id: UUID) -> UUID:
+    """A chat has exactly one lane, made with it."""
+    lane_id = new_id()
+    await conn.execute(
+        insert(Lane).values(
+            id=lane_id, workspace_id=workspace_id, kind="chat", agent_id=agent_id, chat_id=chat_id
+        )
+    )
+    return lane_id
 
 
 def check_invoke(actor: Actor, agent_id: UUID, agent: AnyRow) -> None:

@@ -12,7 +12,7 @@ from domain.errors import Conflict, NotFound
 from store import leases, localdirectories, tokens
 from store.constraints import refused_as
 from store.ids import new_id
-from store.models import Agent, Runtime, Task
+from store.models import Agent, Chat, Runtime, Task
 from store.pages import Page, newest_first
 from store.taskstates import is_open
 
@@ -120,6 +120,8 @@ async def delete(conn: AsyncConnection, workspace_id: UUID, runtime_id: UUID, *,
         .values(deleted_at=func.now(), online=False, offline_since=func.now())
     )
     await conn.execute(update(Agent).where(Agent.runtime_id == runtime_id).values(runtime_id=None))
+    # A chat that went on from a run there goes on with its agent's own runtime, and says what is lost.
+    await conn.execute(update(Chat).where(Chat.runtime_id == runtime_id).values(runtime_id=None))
     await tokens.revoke_runtime_tokens(conn, runtime_id)
     return open_tasks
 

@@ -11,14 +11,13 @@ from uuid import UUID
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, Field
 
-from api import auth, pagination
+from api import pagination
 from api.deps import PREFIX
 from api.fields import Body, FilledText, Patch, Title
 from api.pagination import LARGEST_PAGE, Listing, Paging
-from api.units import Call, InCall, PeopleRoute
+from api.units import Call, InCall, MembersRoute
 from domain.chats import ChatStatus, MessageKind, MessageRole
 from domain.errors import InvalidInput
-from domain.permissions import Actor
 from domain.statuses import TaskStatus
 from store import chats, messages, taskviews, turns
 from store.chats import ChatFilter
@@ -28,15 +27,7 @@ from store.taskviews import WaitReason
 LARGEST_SEQ = 2**63 - 1
 
 
-class _MembersRoute(PeopleRoute):
-    """For people alone: a chat is private, also before the agents at work for its creator."""
-
-    @staticmethod
-    def admit(actor: Actor) -> None:
-        auth.require_member(actor)
-
-
-router = APIRouter(prefix="/chats", tags=["chats"], route_class=_MembersRoute)
+router = APIRouter(prefix="/chats", tags=["chats"], route_class=MembersRoute)
 
 
 class Chat(BaseModel):
