@@ -38,6 +38,7 @@ _ROUTERS = (
     issues.router,
     comments.router,
     chats.router,
+    chats.stream_router,
     tasks.router,
     tasks.stream_router,
     continuations.router,

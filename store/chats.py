@@ -86,6 +86,12 @@ async def check_visible(conn: AsyncConnection, actor: Actor, chat_id: UUID) -> N
         raise NotFound(_GONE)
 
 
+async def was_deleted(conn: AsyncConnection, actor: Actor, chat_id: UUID) -> bool:
+    """Is it a chat of the caller's that they have deleted?"""
+    mine = (Chat.id == chat_id) & (Chat.creator_id == actor.member_id)
+    return await conn.scalar(select(Chat.id).where(mine, Chat.deleted_at.is_not(None))) is not None
+
+
 async def page(conn: AsyncConnection, actor: Actor, part: Page, narrowed: ChatFilter) -> list[Row[Any]]:
     """The caller's chats, newest first."""
     query: Select[Any] = _VIEW.where(chat_visible(actor))

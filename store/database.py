@@ -19,11 +19,20 @@ class Database:
         self.engine: AsyncEngine = create_async_engine(
             sqlalchemy_url(url), pool_size=pool_size, max_overflow=5, pool_pre_ping=False
         )
+        self._snapshots = self.engine.execution_options(
+            isolation_level="REPEATABLE READ", postgresql_readonly=True
+        )
 
     @asynccontextmanager
     async def begin(self) -> AsyncIterator[AsyncConnection]:
         """One transaction: committed at the end, rolled back on an error."""
         async with self.engine.begin() as conn:
+            yield conn
+
+    @asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[AsyncConnection]:
+        """Reads that all see the same moment; nothing can be written."""
+        async with self._snapshots.begin() as conn:
             yield conn
 
     async def check(self) -> None:

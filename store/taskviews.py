@@ -1,7 +1,7 @@
 """The task as people see it: one statement for the tasks, one for their attempts."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -10,7 +10,7 @@ from urllib.parse import quote
 from uuid import UUID
 
 from pydantic import BaseModel, Field
-from sqlalchemy import Row, Select, and_, bindparam, func, select
+from sqlalchemy import Row, Select, and_, bindparam, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from domain import names, reasons
@@ -20,6 +20,7 @@ from domain.permissions import Actor
 from domain.statuses import Continuity, ContinuityReason, TaskKind, TaskStatus, WaitKind
 from store.models import Agent, Attempt, Chat, Directory, LeaseWait, Session, Task
 from store.pages import Page
+from store.taskstates import is_open
 from store.visibility import task_visible
 
 
@@ -143,6 +144,28 @@ async def some(
     """Those of the tasks that the caller may see, by id."""
     rows = (await conn.execute(_select(actor).where(Task.id.in_(task_ids)))).all()
     return {view.id: view for view in await _views(conn, rows, links)}
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a task stands, in few words; ``last_seq`` is the number of its last event."""
+
+    task_id: UUID
+    status: TaskStatus
+    reason: str | None
+    wait_reason: WaitReason | None
+    last_seq: int
+
+
+async def standings(
+    conn: AsyncConnection, actor: Actor, chat_id: UUID, also: Collection[UUID]
+) -> list[Standing]:
+    """The turns of a chat that have not ended, and those of ``also``, in their order."""
+    wanted = Task.chat_id == chat_id, or_(is_open(), Task.id.in_(also))
+    rows = await conn.execute(_select(actor).where(*wanted).order_by(Task.lane_position))
+    return [
+        Standing(row.id, TaskStatus(row.status), row.reason, _wait_reason(row), row.last_seq) for row in rows
+    ]
 
 
 async def check_visible(conn: AsyncConnection, actor: Actor, task_id: UUID) -> None:

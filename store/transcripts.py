@@ -1,7 +1,7 @@
 """Transcripts: the events of a task's runs, stored once each, in order and without a gap."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -149,3 +149,27 @@ async def chapter(conn: AsyncConnection, task_id: UUID, after: int, limit: int) 
         return None
     events = [row for row in rows if row.seq is not None]
     return Chapter(rows[0].status, rows[0].reason, rows[0].ended_at, events)
+
+
+# In the order of the tasks as they were given.
+_TEXTS = text(
+    """
+    select followed.task_id, e.seq, e.data->>'text' as text
+    from unnest(cast(:tasks as uuid[]), cast(:afters as bigint[])) with ordinality
+         as followed (task_id, after, place)
+    cross join lateral (
+        select seq, data from events
+        where events.task_id = followed.task_id and events.seq > followed.after and events.type = 'text'
+        order by seq limit :limit
+    ) e
+    order by followed.place, e.seq limit :limit
+    """
+)
+
+
+async def texts(conn: AsyncConnection, heard: Mapping[UUID, int], limit: int) -> Sequence[Row[Any]]:
+    """What the tasks said above the number that was heard of each: (task_id, seq, text)."""
+    if not heard:
+        return []
+    rows = await conn.execute(_TEXTS, {"tasks": list(heard), "afters": list(heard.values()), "limit": limit})
+    return rows.all()

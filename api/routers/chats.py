@@ -8,68 +8,30 @@ from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.routing import APIRoute
 from pydantic import BaseModel, Field
+from sse_starlette import EventSourceResponse
 
-from api import pagination
-from api.deps import PREFIX
+from api import auth, chatstreams, pagination, streams
+from api.chatviews import Chat, Message
+from api.deps import PREFIX, ApiDeps
 from api.fields import Body, FilledText, Patch, Title
 from api.pagination import LARGEST_PAGE, Listing, Paging
+from api.streams import LARGEST_SEQ, After, LastEventId
 from api.units import Call, InCall, MembersRoute
-from domain.chats import ChatStatus, MessageKind, MessageRole
+from domain.chats import ChatStatus
 from domain.errors import InvalidInput
+from domain.permissions import Actor
 from domain.statuses import TaskStatus
 from store import chats, messages, taskviews, turns
 from store.chats import ChatFilter
 from store.rows import AnyRow
 from store.taskviews import WaitReason
 
-LARGEST_SEQ = 2**63 - 1
-
-
 router = APIRouter(prefix="/chats", tags=["chats"], route_class=MembersRoute)
-
-
-class Chat(BaseModel):
-    """``runtime_id`` is set where the chat is bound to a machine: it goes on from a run there.
-
-    ``session_carried`` and ``session_reason`` say what a continuation could take along (null: none).
-    """
-
-    id: UUID
-    agent_id: UUID
-    title: str
-    status: ChatStatus
-    runtime_id: UUID | None
-    continued_from_task_id: UUID | None
-    session_carried: bool | None
-    session_reason: str | None
-    fork: bool
-    unread: int
-    last_message_at: datetime | None
-    created_at: datetime
-
-    @classmethod
-    def of(cls, row: AnyRow) -> "Chat":
-        return cls(**{name: getattr(row, name) for name in cls.model_fields})
-
-
-class Message(BaseModel):
-    """``queued``: its turn has not started. ``seq`` grows with every message and every change of one."""
-
-    id: UUID
-    role: MessageRole
-    content: str
-    task_id: UUID | None
-    kind: MessageKind
-    reason: str | None
-    created_at: datetime
-    seq: int
-    queued: bool
-
-    @classmethod
-    def of(cls, row: AnyRow) -> "Message":
-        return cls(**{name: getattr(row, name) for name in cls.model_fields})
+#: Streams live longer than a transaction may.
+stream_router = APIRouter(prefix="/chats", tags=["chats"], route_class=APIRoute)
 
 
 class SentMessage(BaseModel):
@@ -234,6 +196,31 @@ def _place(cursor: str | None) -> messages.Place | None:
     if not all(0 <= number <= LARGEST_SEQ for number in place) or place[1] > 2**15 - 1:
         raise InvalidInput("cursor: take `next` of the page before, as it is.")
     return place
+
+
+@stream_router.get("/{chat_id}/events/stream", response_class=EventSourceResponse)
+async def stream_chat(
+    request: Request, chat_id: UUID, after: After = 0, last_event_id: LastEventId = None
+) -> EventSourceResponse:
+    """The chat as server-sent events: messages above ``after``, its turns at work, then what comes.
+
+    `message` and `removed` carry the message's ``seq`` as their id. `text` is what a turn at work is
+    saying, `task` where a turn stands, `chat` the chat itself; `end` says that nothing can come any more.
+    """
+    deps: ApiDeps = request.app.state.deps
+
+    async def check() -> Actor:
+        async with deps.database.begin() as conn:
+            actor = await auth.authenticate(conn, request, request.app.state.limiter)
+            MembersRoute.admit(actor)
+            await chats.check_visible(conn, actor, chat_id)
+            return actor
+
+    auth.bearer_token(request)
+    right = streams.Right(check, await check())
+    start = streams.resume_point(last_event_id, after)
+    events = chatstreams.follow(deps.database, request.app.state.listeners, right, chat_id, start)
+    return EventSourceResponse(events, ping=streams.KEEP_ALIVE_SECONDS)
 
 
 # --- the queue ------------------------------------------------------------------------------------

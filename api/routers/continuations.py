@@ -5,9 +5,9 @@ from uuid import UUID
 from fastapi import APIRouter, Response
 from pydantic import BaseModel
 
+from api.chatviews import Chat
 from api.deps import PREFIX
 from api.fields import Body
-from api.routers.chats import Chat
 from api.units import InCall, MembersRoute
 from domain.statuses import ContinuityReason
 from store import chats, continuations

@@ -3,7 +3,7 @@
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from sse_starlette import EventSourceResponse
@@ -11,8 +11,9 @@ from sse_starlette import EventSourceResponse
 from api import auth, pagination, streams
 from api.deps import PREFIX, ApiDeps
 from api.pagination import Listing, Paging
-from api.streams import EventView
+from api.streams import After, EventView, LastEventId
 from api.units import InCall, PeopleRoute
+from domain.permissions import Actor
 from domain.statuses import TaskStatus
 from store import enqueue, issues, tasks, taskviews, transcripts
 from store.taskviews import TaskFilter, TaskView
@@ -20,8 +21,6 @@ from store.taskviews import TaskFilter, TaskView
 router = APIRouter(prefix="/tasks", tags=["tasks"], route_class=PeopleRoute)
 #: Streams live longer than a transaction may.
 stream_router = APIRouter(prefix="/tasks", tags=["tasks"], route_class=APIRoute)
-
-LARGEST_SEQ = 2**63 - 1
 
 
 class TaskRef(BaseModel):
@@ -77,7 +76,7 @@ async def get_task(call: InCall, task_id: UUID) -> TaskView:
 async def list_events(
     call: InCall,
     task_id: UUID,
-    after: Annotated[int, Query(ge=0, le=LARGEST_SEQ)] = 0,
+    after: After = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 200,
 ) -> Transcript:
     """The transcript above number ``after``, oldest first."""
@@ -89,10 +88,7 @@ async def list_events(
 
 @stream_router.get("/{task_id}/events/stream", response_class=EventSourceResponse)
 async def stream_events(
-    request: Request,
-    task_id: UUID,
-    after: Annotated[int, Query(ge=0, le=LARGEST_SEQ)] = 0,
-    last_event_id: Annotated[str | None, Header(description="Goes before ``after``")] = None,
+    request: Request, task_id: UUID, after: After = 0, last_event_id: LastEventId = None
 ) -> EventSourceResponse:
     """The transcript as server-sent events: what there is above ``after``, then what comes.
 
@@ -100,28 +96,18 @@ async def stream_events(
     """
     deps: ApiDeps = request.app.state.deps
 
-    async def check() -> None:
+    async def check() -> Actor:
         async with deps.database.begin() as conn:
             actor = await auth.authenticate(conn, request, request.app.state.limiter)
             auth.admit_people(actor)
             await taskviews.check_visible(conn, actor, task_id)
+            return actor
 
     auth.bearer_token(request)
-    await check()
-    events = streams.follow(
-        deps.database,
-        request.app.state.listeners,
-        task_id,
-        _resume_point(last_event_id, after),
-        check=check,
-    )
+    right = streams.Right(check, await check())
+    start = streams.resume_point(last_event_id, after)
+    events = streams.follow(deps.database, request.app.state.listeners, right, task_id, start)
     return EventSourceResponse(events, ping=streams.KEEP_ALIVE_SECONDS)
-
-
-def _resume_point(last_event_id: str | None, after: int) -> int:
-    if last_event_id is not None and last_event_id.isdecimal() and int(last_event_id) <= LARGEST_SEQ:
-        return int(last_event_id)
-    return after
 
 
 @router.post("/{task_id}/cancel", status_code=202)

@@ -1,6 +1,7 @@
 """The application over a migrated database, and a workspace in it."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from fastapi import FastAPI
@@ -9,6 +10,7 @@ from api.app import ApiDeps, create_app
 from store.database import Database
 from store.secretbox import SecretBox
 from tests.api.office import Office, opened
+from tests.api.wire import Server
 
 
 @pytest.fixture
@@ -46,3 +48,12 @@ async def other_office(app: FastAPI, database: Database) -> AsyncIterator[Office
     """Another tenant of the same installation."""
     async with opened(app, database) as office:
         yield office
+
+
+@pytest.fixture
+def server(deps: ApiDeps) -> Iterator[Server]:
+    # A pool of its own: connections belong to the loop that made them.
+    own = Database(deps.database.url)
+    with Server(create_app(ApiDeps(**(vars(deps) | {"database": own})))) as server:
+        yield server
+    asyncio.run(own.dispose())

@@ -110,12 +110,16 @@ class Office:
         task_id: str = created["triggered"][0]["task_id"]
         return task_id
 
-    async def dispatched(self, task_id: str, attempt: int = 1) -> Resolution:
-        """What the control worker does before the machine is asked to run the task."""
+    async def asked(self, task_id: str, attempt: int = 1) -> Resolution:
+        """What the control worker does when the task's workflow asks for its turn: yes, or a wait."""
         async with self.database.begin() as conn:
-            resolution = await dispatch.resolve(
+            return await dispatch.resolve(
                 conn, ResolveInput(task_id=UUID(task_id), attempt=attempt), dispatch.DispatchRules()
             )
+
+    async def dispatched(self, task_id: str, attempt: int = 1) -> Resolution:
+        """What the control worker does before the machine is asked to run the task."""
+        resolution = await self.asked(task_id, attempt)
         assert resolution.attempt_id is not None, resolution
         return resolution
 

@@ -4,91 +4,18 @@ import asyncio
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
-from typing import Any, Self
+from contextlib import suppress
+from typing import Any
 
 import httpx
 import pytest
-import uvicorn
-from fastapi import FastAPI
 from sqlalchemy import text
 
 from api import streams
-from api.app import ApiDeps, create_app
 from store import tokens
-from store.database import Database
-from tests.api.office import API, Office, Person, answered, refused
+from tests.api.office import API, Office, answered, refused
+from tests.api.wire import PATIENCE, Server, reading
 from tests.services import ports
-
-PATIENCE = 60.0  # seconds
-
-
-class Server:
-    """The application behind a real uvicorn in a thread of its own."""
-
-    def __init__(self, app: FastAPI) -> None:
-        config = uvicorn.Config(app, port=0, log_level="warning", lifespan="on")
-        self.server = uvicorn.Server(config)
-        self.thread = threading.Thread(target=self.server.run)
-
-    def __enter__(self) -> Self:
-        self.thread.start()
-        while not self.server.started:
-            assert self.thread.is_alive()
-        port = self.server.servers[0].sockets[0].getsockname()[1]
-        self.url = f"http://127.0.0.1:{port}"
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.server.should_exit = True
-        self.thread.join(PATIENCE)
-        assert not self.thread.is_alive(), "open streams must not keep the server from ending"
-
-
-@pytest.fixture
-def server(deps: ApiDeps) -> Iterator[Server]:
-    # A pool of its own: connections belong to the loop that made them.
-    own = Database(deps.database.url)
-    with Server(create_app(ApiDeps(**(vars(deps) | {"database": own})))) as server:
-        yield server
-    asyncio.run(own.dispose())
-
-
-class Reader:
-    """The fields of each event of a stream, one after the other."""
-
-    def __init__(self, response: httpx.Response) -> None:
-        self.response = response
-        self.lines = response.aiter_lines()
-
-    async def next(self) -> dict[str, str]:
-        """The next event; empty when the stream has ended."""
-        async with asyncio.timeout(PATIENCE):
-            fields: dict[str, str] = {}
-            async for line in self.lines:
-                name, _, value = line.partition(":")
-                if name and line:
-                    fields[name] = value.strip()
-                elif not line and "data" in fields:
-                    return fields
-            return {}
-
-    async def texts(self, count: int) -> list[str]:
-        return [(await self.next())["id"] for _ in range(count)]
-
-
-@asynccontextmanager
-async def reading(url: str, person: Person, task_id: str, **request: Any) -> AsyncIterator[Reader]:
-    headers = {"Authorization": f"Bearer {person.token}", **request.pop("headers", {})}
-    path = f"{url}{API}/tasks/{task_id}/events/stream"
-    async with (
-        httpx.AsyncClient(timeout=PATIENCE) as client,
-        client.stream("GET", path, headers=headers, **request) as response,
-    ):
-        assert response.status_code == 200
-        yield Reader(response)
 
 
 async def test_stream_goes_from_history_to_live_to_end(office: Office, server: Server) -> None:

@@ -11,8 +11,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import insert, update
 
 from api.app import ApiDeps, create_app
-from domain.steps import ResolveInput
-from store import dispatch
 from store.ids import new_id
 from store.models import Chat, LeaseWait, Task
 from tests.api.office import API, Office, Person, answered, opened, refused
@@ -60,7 +58,7 @@ async def test_waiting_task_names_its_holder(office: Office) -> None:
     comments = f"{API}/issues/{created['issue']['key']}/comments"
     written = await answered(office.owner.http.post(comments, json={"body": "and then"}), 201)
     second = written["triggered"][0]["task_id"]
-    await _resolve(office, second)
+    await office.asked(second)
     waiting = await answered(office.owner.http.get(f"{API}/tasks/{second}"))
     assert waiting["status"] == "waiting"
     reason = waiting["wait_reason"]
@@ -260,11 +258,6 @@ def _references(value: Any) -> list[str]:
 async def _listed(person: Person, **params: Any) -> list[str]:
     answer = await answered(person.http.get(f"{API}/tasks", params=params))
     return [item["id"] for item in answer["items"]]
-
-
-async def _resolve(office: Office, task_id: str) -> None:
-    async with office.database.begin() as conn:
-        await dispatch.resolve(conn, ResolveInput(task_id=UUID(task_id), attempt=1), dispatch.DispatchRules())
 
 
 async def _make_chat_task(office: Office, task_id: str, creator: Person) -> None:
