@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from cli import admin, agents, demo, doctor, issues, processes, runtimes, tasks
+from cli import admin, agents, chats, demo, doctor, issues, processes, runtimes, tasks
 from cli.invocation import ApiUrlOption, Globals, OutputOption, ProfileOption, TokenOption
 from cli.output import notice
 from domain.errors import InvalidInput, NotAllowed, SegueError, Unauthenticated
@@ -29,6 +29,7 @@ for _root in (processes.root, demo.root, doctor.root):
     app.add_typer(_root)
 app.add_typer(issues.group, name="issue")
 app.add_typer(tasks.group, name="task")
+app.add_typer(chats.group, name="chat")
 app.add_typer(agents.group, name="agent")
 app.add_typer(runtimes.group, name="runtime")
 app.add_typer(processes.worker, name="worker")

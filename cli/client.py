@@ -75,6 +75,9 @@ class ApiClient:
     def patch(self, path: str, body: Json) -> Json:
         return self._call("PATCH", path, json=body)
 
+    def delete(self, path: str) -> Json:
+        return self._call("DELETE", path)
+
     def items(self, path: str, *, most: int | None = None, **params: Any) -> Iterator[Json]:
         """Everything in a list, page by page, at most ``most`` items."""
         return islice(self._pages(path, params | {"limit": min(most or _PAGE, _PAGE)}), most)

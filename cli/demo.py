@@ -43,15 +43,15 @@ def demo(
         typer.Option("--keep", help="Leave the stack running at the end until Ctrl-C, and keep its folder."),
     ] = False,
 ) -> None:
-    """Start everything in a temporary folder, run the built-in agent twice, and show that it remembers."""
+    """Start everything in a temporary folder, run the built-in agent, and go on with it in a chat."""
     # Being told to end is no reason to leave a stack behind.
     signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(128 + signal.SIGTERM))
     folder = Path(tempfile.mkdtemp(prefix="segue-demo-"))
     try:
         with _stack(folder, invocation.output) as stack:
             with ApiClient(_connection(folder)) as client:
-                Tour(client, invocation.output).walk()
-            _go_on(invocation.output, folder, client.api_url, keep=keep)
+                chat = Tour(client, invocation.output).walk()
+            _go_on(invocation.output, folder, client.api_url, chat=chat if keep else None)
             if keep:
                 _wait_for_interrupt(stack)
     finally:
@@ -69,7 +69,8 @@ class Tour:
         self._output = output
         self._step = 0
 
-    def walk(self) -> None:
+    def walk(self) -> str:
+        """Returns the id of the chat that the tour ends in."""
         ada = self._agent("Ada")
         issue = self._issue(ada)
         first = self._comment(issue, ada, "remember colour=teal\nsay I will remember that.")
@@ -83,6 +84,32 @@ class Tour:
         other = self._comment(issue, bob, "recall colour\ncwd")
         self._expect(other["work_dir"] != first["work_dir"], "another agent has a directory of its own")
         self._expect("unknown" in reply(other), "and a conversation of its own")
+        return self._continue(second)
+
+    def _continue(self, run: Json) -> str:
+        """Go on from a finished run in a chat; returns the chat's id."""
+        made = self._client.post(f"/tasks/{run['id']}/continue-in-chat")
+        chat = made["chat"]
+        self._say(
+            "Continued in a chat",
+            {"task": run["id"], "chat": chat["id"], "branch of the conversation": self._yes(chat["fork"])},
+        )
+        self._expect(made["session_carried"], "the run's conversation comes along")
+        turn = self._message(chat, "recall colour\nturns\ncwd")
+        self._expect("teal" in reply(turn), "a chat remembers what the issue's run was told")
+        self._expect(turn["work_dir"] == run["work_dir"], "in the run's directory")
+        self._expect(
+            turn["session_id"] != run["session_id"], "on a branch, so the issue knows nothing of the chat"
+        )
+        return str(chat["id"])
+
+    def _message(self, chat: Json, text: str) -> Json:
+        sent = self._client.post(f"/chats/{chat['id']}/messages", {"content": text})
+        return self._ran("Message in the chat", text, sent["task_id"])
+
+    @staticmethod
+    def _yes(truth: bool) -> str:  # noqa: FBT001 - the value that is shown
+        return "yes" if truth else "no"
 
     def _agent(self, name: str) -> Json:
         runtime = next(one for one in self._client.items("/runtimes") if one["status"] == "online")
@@ -106,9 +133,13 @@ class Tour:
         started = [one["task_id"] for one in made["triggered"] if one["task_id"]]
         if len(started) != 1:
             raise DemoFailed(f"The comment should have started {agent['name']}: {made['triggered']}.")
-        task = self._ended(started[0])
+        return self._ran(f"Comment to {agent['name']}", text, started[0])
+
+    def _ran(self, heading: str, text: str, task_id: str) -> Json:
+        """Wait for a run, and show what it was asked and what came of it."""
+        task = self._ended(task_id)
         self._say(
-            f"Comment to {agent['name']}",
+            heading,
             {
                 "text": text.replace("\n", " · "),
                 "task": task["id"],
@@ -186,7 +217,9 @@ def _connection(folder: Path) -> Connection:
     return Connection(record.api_url, record.token)
 
 
-def _go_on(output: Output, folder: Path, api_url: str, *, keep: bool) -> None:
+def _go_on(output: Output, folder: Path, api_url: str, *, chat: str | None) -> None:
+    """``chat`` is set when the stack stays, and names the one to talk to."""
+    keep = chat is not None
     data = str(folder) if keep else "DIR"
     facts: Json = {
         "start": "segue up" + (f" --data {data}" if keep else ""),
@@ -194,6 +227,8 @@ def _go_on(output: Output, folder: Path, api_url: str, *, keep: bool) -> None:
         "agent": "segue agent create Ada --provider claude --runtime local",
         "ask": 'segue issue create "Fix the login" --assign Ada',
         "follow": "segue task list, then segue task logs -f TASK",
+        "continue": "segue task continue TASK --open",
+        "talk": f'segue chat send {chat or "CHAT"} "recall colour" --wait',
     }
     if keep:
         facts["api"] = f"{api_url}/openapi.json"

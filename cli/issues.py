@@ -10,7 +10,7 @@ from cli import runs
 from cli.client import ApiClient
 from cli.invocation import Invocation, verb
 from cli.output import Column, Json, Output, notice
-from cli.references import agent_id, project_id, task_id
+from cli.references import agent_id, agent_names, project_id, task_id
 from cli.tasks import COLUMNS as TASK_COLUMNS
 from cli.texts import text_of
 
@@ -73,7 +73,7 @@ def show(invocation: Invocation, key: Key) -> None:
     """One issue."""
     with invocation.client() as client:
         issue = client.get(f"/issues/{key}")
-        shown = issue | {"assignee": _assignee_name(issue, _agent_names(client))}
+        shown = issue | {"assignee": _assignee_name(issue, agent_names(client))}
     invocation.output.one(issue, shown)
 
 
@@ -108,7 +108,7 @@ def comments(invocation: Invocation, key: Key) -> None:
     """An issue's comments, oldest first."""
     with invocation.client() as client:
         found = sorted(client.items(f"/issues/{key}/comments"), key=lambda one: str(one["created_at"]))
-        names = _agent_names(client) if invocation.output.text else {}
+        names = agent_names(client) if invocation.output.text else {}
     if not invocation.output.text or not invocation.output.terminal:
         invocation.output.rows(found, _comment_columns(names))
         return
@@ -223,7 +223,7 @@ def _show_change(output: Output, made: Json) -> None:
 
 
 def _columns(client: ApiClient, output: Output) -> tuple[Column, ...]:
-    names = _agent_names(client) if output.text else {}
+    names = agent_names(client) if output.text else {}
     return (
         Column("key", "key"),
         Column("status", "status"),
@@ -245,10 +245,6 @@ def _comment_columns(names: dict[str, str]) -> tuple[Column, ...]:
 def _author(one: Json, names: dict[str, str]) -> str:
     author = one.get("author") or {"type": one.get("author_type"), "id": one.get("author_id")}
     return names.get(str(author.get("id")), str(author.get("type") or "somebody"))
-
-
-def _agent_names(client: ApiClient) -> dict[str, str]:
-    return {agent["id"]: agent["name"] for agent in client.items("/agents")}
 
 
 def _assignee_name(issue: Json, names: dict[str, str]) -> str | None:

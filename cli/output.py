@@ -70,6 +70,8 @@ class Output:
             self._pairs(shown if shown is not None else item)
         else:
             print(_dumps(item, indent=2 if self.form is Format.JSON else None))
+        # A verb may go on to wait for something, and what it has said is worth reading meanwhile.
+        sys.stdout.flush()
 
     def line(self, item: Json) -> None:
         """One JSON object on a line of its own, at once."""

@@ -37,6 +37,19 @@ def task_id(client: ApiClient, reference: str) -> str:
     return _beginning("task", reference, recent)
 
 
+def chat_id(client: ApiClient, reference: str) -> str:
+    """A chat's id; the beginning of one is looked for among the caller's newest chats."""
+    if _is_id(reference):
+        return reference
+    recent = client.items("/chats", most=_RECENT) if _HEX.fullmatch(reference.lower()) else ()
+    return _beginning("chat", reference, recent)
+
+
+def agent_names(client: ApiClient) -> dict[str, str]:
+    """The names of all standing agents, by id."""
+    return {agent["id"]: agent["name"] for agent in client.items("/agents")}
+
+
 def _named(client: ApiClient, noun: str, path: str, reference: str, **filters: Any) -> str:
     """The only one of that name; a standing one goes before archived ones of the same name."""
     if _is_id(reference):

@@ -6,9 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import httpx
-
-from cli.client import PREFIX, ApiClient
+from cli import streams
+from cli.client import ApiClient
 from cli.output import Json, Output, harmless, notice
 from domain.errors import Unavailable
 from domain.statuses import TaskStatus
@@ -18,8 +17,6 @@ _EXIT_CODES = {TaskStatus.COMPLETED: OK, TaskStatus.CANCELLED: CANCELLED}
 
 _FIRST_POLL, _LONGEST_POLL = 0.3, 2.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
-#: Streams send a comment every 15 s; silence beyond this means that the connection is dead.
-_SILENCE_SECONDS = 60.0
 #: How much of a tool's input and output is shown as text.
 _SHOWN = 500
 
@@ -69,21 +66,10 @@ def past_events(client: ApiClient, task_id: str) -> Iterator[Json]:
 
 
 def live_events(client: ApiClient, task_id: str) -> Iterator[Json]:
-    """A task's events from the first to the last, as they happen; reconnects as often as it takes."""
-    after, pause, told = 0, _FIRST_PAUSE, False
-    while True:
-        try:
-            for event in _stream(client, task_id, after):
-                if event["type"] == "end":
-                    return
-                after, pause, told = event["seq"], _FIRST_PAUSE, False
-                yield event
-        except (httpx.TransportError, Unavailable) as error:
-            if not told:
-                notice(f"connection lost ({error}); trying again")
-            told = True
-        time.sleep(pause)
-        pause = min(pause * 2, _LONGEST_PAUSE)
+    """A task's events from the first to the last, as they happen."""
+    for event in streams.follow(client, f"/tasks/{task_id}/events/stream"):
+        if event["type"] != "end":
+            yield event
 
 
 def as_text(event: Json) -> str | None:
@@ -92,11 +78,11 @@ def as_text(event: Json) -> str | None:
     shown: dict[str, Callable[[], str]] = {
         "session": lambda: f"— session {data.get('session_id')}",
         "text": lambda: str(data.get("text", "")),
-        "tool_use": lambda: f"→ {data.get('name')} {_short(data.get('input'))}",
-        "tool_result": lambda: f"{'✗' if data.get('is_error') else '←'} {_short(data.get('output'))}",
+        "tool_use": lambda: f"→ {data.get('name')} {short(data.get('input'))}",
+        "tool_result": lambda: f"{'✗' if data.get('is_error') else '←'} {short(data.get('output'))}",
         "rate_limit": lambda: f"! rate limit: {data.get('message') or data.get('status')}",
         "error": lambda: f"! {data.get('message')}",
-        "raw": lambda: f"? {_short(data.get('line'))}",
+        "raw": lambda: f"? {short(data.get('line'))}",
     }
     make = shown.get(event["type"])
     return make() if make else None
@@ -105,18 +91,19 @@ def as_text(event: Json) -> str | None:
 def show_change(output: Output, task: Json) -> None:
     """One line for a status that a task has reached."""
     if output.text:
-        output.say(_status_line(task))
+        output.say(status_line(task))
     else:
         output.line(task)
 
 
-def _status_line(task: Json) -> str:
+def status_line(task: Json) -> str:
+    """A task's status with what it waits for, which attempt it is, and why it ended."""
     parts = [task["status"]]
     waiting = task.get("wait_reason")
     if waiting:
         holder = "a private task" if waiting.get("private") else waiting.get("holder_task_id")
         parts.append(f"for {waiting['kind']}" + (f" held by {holder}" if holder else ""))
-    if task["attempt"] > 1:
+    if task.get("attempt", 1) > 1:
         parts.append(f"(attempt {task['attempt']} of {task['max_attempts']})")
     if task.get("reason") and task["reason"] != task["status"]:
         parts.append(f"— {task['reason']}")
@@ -138,41 +125,7 @@ def _patiently(call: Callable[[], Json]) -> Json:
         pause = min(pause * 2, _LONGEST_PAUSE)
 
 
-def _stream(client: ApiClient, task_id: str, after: int) -> Iterator[Json]:
-    headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": str(after)} if after else {})
-    path = f"{PREFIX}/tasks/{task_id}/events/stream"
-    timeout = httpx.Timeout(_SILENCE_SECONDS, connect=10.0)
-    with client.http.stream("GET", path, headers=headers, timeout=timeout) as answer:
-        if not answer.is_success:
-            answer.read()
-            client.checked(answer)
-        yield from _messages(answer.iter_lines())
-
-
-def _messages(lines: Iterator[str]) -> Iterator[Json]:
-    """Server-sent messages as event objects, with ``seq`` and ``type`` from the envelope."""
-    fields: dict[str, str] = {}
-    for line in lines:
-        if line.startswith(":"):
-            continue
-        if line:
-            name, _, value = line.partition(":")
-            value = value.removeprefix(" ")
-            fields[name] = f"{fields[name]}\n{value}" if name == "data" and "data" in fields else value
-            continue
-        if "data" in fields:
-            yield _event(fields)
-        fields = {}
-
-
-def _event(fields: dict[str, str]) -> Json:
-    content = json.loads(fields["data"] or "{}")
-    event: Json = content if isinstance(content, dict) else {"data": content}
-    envelope: Json = {"type": fields.get("event", "message"), "seq": int(fields.get("id") or 0)}
-    return event | envelope if "data" in event else envelope | {"data": event}
-
-
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     text = " ".join(harmless(text).split())
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text)} characters)"

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from cli import runs
+from cli import continuations, runs
 from cli.invocation import Invocation, verb
 from cli.output import Column, Json, notice
 from cli.references import agent_id, task_id
@@ -113,6 +113,29 @@ def retry_now(invocation: Invocation, task: Task) -> None:
     with invocation.client() as client:
         answer = client.post(f"/tasks/{task_id(client, task)}/retry-now")
     invocation.output.one(answer)
+
+
+@verb(group, "continue")
+def continue_in_chat(
+    invocation: Invocation,
+    *,
+    task: Task,
+    no_fork: Annotated[
+        bool, typer.Option("--no-fork", help="Go on in the run's own conversation; the issue sees it.")
+    ] = False,
+    preview: Annotated[bool, typer.Option("--preview", help="Only say what it would do.")] = False,
+    follow: Annotated[bool, typer.Option("--open", help="Show the chat and go on watching it.")] = False,
+) -> None:
+    """Go on from a finished run in a chat of your own: its conversation, its files, its machine."""
+    with invocation.client() as client:
+        code = continuations.go_on(
+            client,
+            invocation.output,
+            task_id(client, task),
+            fork=False if no_fork else None,
+            steps=continuations.Steps(preview=preview, follow=follow),
+        )
+    raise typer.Exit(code)
 
 
 def summary(task: Json) -> Json:

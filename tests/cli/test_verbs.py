@@ -4,68 +4,15 @@ import json
 import os
 import signal
 import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cli.up import PATIENCE, Up
+from tests.cli.command import SEGUE, Segue
+from tests.cli.up import PATIENCE
 
 pytestmark = [pytest.mark.scenario, pytest.mark.timeout(1200)]
-
-SEGUE = [sys.executable, "-P", "-m", "cli"]
-
-
-class Segue:
-    """The command, as somebody uses it on the machine of a stack."""
-
-    def __init__(self, up: Up, home: Path) -> None:
-        self.up = up
-        self.environment = {
-            "PATH": os.environ["PATH"],
-            "HOME": str(home),
-            "SEGUE_DATA": str(up.folder.path),
-        }
-
-    def run(self, *arguments: str, code: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [*SEGUE, *arguments],
-            env=self.environment | environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=PATIENCE,
-        )
-        assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
-        return done
-
-    def json(self, *arguments: str) -> Any:
-        return json.loads(self.run(*arguments, "-o", "json").stdout)
-
-    def begin(self, *arguments: str) -> "subprocess.Popen[str]":
-        return subprocess.Popen(
-            [*SEGUE, *arguments],
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-
-@pytest.fixture(scope="module")
-def segue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Segue]:
-    """A stack with an agent called Ada, for all tests of this file."""
-    folder = tmp_path_factory.mktemp("stack")
-    up = Up(folder / "data")
-    try:
-        up.ready()
-        command = Segue(up, folder)
-        command.run("agent", "create", "Ada", "--provider", "script", "--runtime", "local")
-        yield command
-    finally:
-        up.end()
 
 
 @pytest.fixture
@@ -248,4 +195,11 @@ def test_demo_shows_the_product_and_cleans_up(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "continuity  resumed" in done.stdout
     assert "✓ it remembers" in done.stdout
+    for shown in (
+        "a chat remembers what the issue's run was told",
+        "in the run's directory",
+        "on a branch, so the issue knows nothing of the chat",
+    ):
+        assert f"✓ {shown}" in done.stdout, done.stdout
+    assert "segue chat send" in done.stdout
     assert list(temporary.glob("segue-demo-*")) == []
