@@ -256,6 +256,32 @@ class Deployment:
         """Ask, and wait for the end."""
         return self.ended(self.ask(agent_id, issue_id, text))
 
+    def chat(self, agent_id: str, **more: Any) -> str:
+        chat_id: str = self.post("/chats", {"agent_id": agent_id, **more})["id"]
+        return chat_id
+
+    def say(self, chat_id: str, text: str) -> str:
+        """Send a message; returns its task."""
+        task_id: str = self.post(f"/chats/{chat_id}/messages", {"content": text})["task_id"]
+        return task_id
+
+    def talk(self, chat_id: str, text: str) -> Any:
+        """Send a message, and wait for the end of its turn."""
+        return self.ended(self.say(chat_id, text))
+
+    def messages(self, chat_id: str) -> list[Any]:
+        """What can be read in a chat, oldest first."""
+        return list(self.get(f"/chats/{chat_id}/messages", last=200)["items"])
+
+    def continued(self, task_id: str, **more: Any) -> Any:
+        """The chat that goes on with a finished run."""
+        return self.post(f"/tasks/{task_id}/continue-in-chat", more)["chat"]
+
+    def process_spans(self, *task_ids: str) -> list[tuple[Any, ...]]:
+        """From start to end, for every process that ran for these tasks."""
+        query = "select started_at, ended_at from attempts where task_id = any(%s) order by started_at"
+        return self.rows(query, list(task_ids))
+
     def events(self, task_id: str) -> list[Any]:
         items: list[Any] = []
         while True:
