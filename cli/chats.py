@@ -209,6 +209,7 @@ def drafts(
 
 
 def _content(text: str) -> str:
+    """Never a file's: what begins with a slash (`/new`) is a message here."""
     return sys.stdin.read() if text == "-" else text
 
 

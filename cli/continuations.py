@@ -25,7 +25,7 @@ class Steps:
 
 def go_on(client: ApiClient, output: Output, task: str, *, fork: bool | None, steps: Steps) -> int:
     """Make the chat, or only say what it would be; returns the exit code."""
-    before = client.get(f"/tasks/{task}/continuation")
+    before = _wished(client.get(f"/tasks/{task}/continuation"), fork=fork)
     if steps.preview:
         output.one(before, _in_words(before))
         return runs.OK if before["possible"] else runs.FAILED
@@ -40,6 +40,13 @@ def go_on(client: ApiClient, output: Output, task: str, *, fork: bool | None, st
     output.one(made, shown | _carried(made, before["work_dir"]))
     notice(f'go on with: segue chat send {chat["id"]} "…" --wait')
     return runs.OK
+
+
+def _wished(before: Json, *, fork: bool | None) -> Json:
+    """The api's preview is of the default; who asks for one conversation shares what comes along."""
+    if fork is not False:
+        return before
+    return before | {"fork": False, "shared_with_issue": before["session_carried"]}
 
 
 def _in_words(before: Json) -> Json:

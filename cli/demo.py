@@ -92,7 +92,11 @@ class Tour:
         chat = made["chat"]
         self._say(
             "Continued in a chat",
-            {"task": run["id"], "chat": chat["id"], "branch of the conversation": self._yes(chat["fork"])},
+            {
+                "task": run["id"],
+                "chat": chat["id"],
+                "branch of the conversation": "yes" if chat["fork"] else "no",
+            },
         )
         self._expect(made["session_carried"], "the run's conversation comes along")
         turn = self._message(chat, "recall colour\nturns\ncwd")
@@ -106,10 +110,6 @@ class Tour:
     def _message(self, chat: Json, text: str) -> Json:
         sent = self._client.post(f"/chats/{chat['id']}/messages", {"content": text})
         return self._ran("Message in the chat", text, sent["task_id"])
-
-    @staticmethod
-    def _yes(truth: bool) -> str:  # noqa: FBT001 - the value that is shown
-        return "yes" if truth else "no"
 
     def _agent(self, name: str) -> Json:
         runtime = next(one for one in self._client.items("/runtimes") if one["status"] == "online")

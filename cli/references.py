@@ -9,7 +9,7 @@ from cli.client import ApiClient
 from cli.output import Json
 from domain.errors import InvalidInput, NotFound
 
-#: So many of the newest tasks are looked through for the beginning of an id.
+#: So many of the newest tasks or chats are looked through for the beginning of an id.
 _RECENT = 500
 _HEX = re.compile(r"[0-9a-f-]{4,35}")
 
@@ -31,23 +31,25 @@ def project_id(client: ApiClient, reference: str) -> str:
 
 def task_id(client: ApiClient, reference: str) -> str:
     """A task's id; the beginning of one is looked for among the newest tasks."""
-    if _is_id(reference):
-        return reference
-    recent = client.items("/tasks", most=_RECENT) if _HEX.fullmatch(reference.lower()) else ()
-    return _beginning("task", reference, recent)
+    return _recent(client, "task", "/tasks", reference)
 
 
 def chat_id(client: ApiClient, reference: str) -> str:
     """A chat's id; the beginning of one is looked for among the caller's newest chats."""
-    if _is_id(reference):
-        return reference
-    recent = client.items("/chats", most=_RECENT) if _HEX.fullmatch(reference.lower()) else ()
-    return _beginning("chat", reference, recent)
+    return _recent(client, "chat", "/chats", reference)
 
 
 def agent_names(client: ApiClient) -> dict[str, str]:
     """The names of all standing agents, by id."""
     return {agent["id"]: agent["name"] for agent in client.items("/agents")}
+
+
+def _recent(client: ApiClient, noun: str, path: str, reference: str) -> str:
+    """Of things that have no name; nothing is fetched for a whole id."""
+    if _is_id(reference):
+        return reference
+    recent = client.items(path, most=_RECENT) if _HEX.fullmatch(reference.lower()) else ()
+    return _beginning(noun, reference, recent)
 
 
 def _named(client: ApiClient, noun: str, path: str, reference: str, **filters: Any) -> str:

@@ -78,11 +78,11 @@ def as_text(event: Json) -> str | None:
     shown: dict[str, Callable[[], str]] = {
         "session": lambda: f"— session {data.get('session_id')}",
         "text": lambda: str(data.get("text", "")),
-        "tool_use": lambda: f"→ {data.get('name')} {short(data.get('input'))}",
-        "tool_result": lambda: f"{'✗' if data.get('is_error') else '←'} {short(data.get('output'))}",
+        "tool_use": lambda: f"→ {data.get('name')} {_short(data.get('input'))}",
+        "tool_result": lambda: f"{'✗' if data.get('is_error') else '←'} {_short(data.get('output'))}",
         "rate_limit": lambda: f"! rate limit: {data.get('message') or data.get('status')}",
         "error": lambda: f"! {data.get('message')}",
-        "raw": lambda: f"? {short(data.get('line'))}",
+        "raw": lambda: f"? {_short(data.get('line'))}",
     }
     make = shown.get(event["type"])
     return make() if make else None
@@ -125,7 +125,7 @@ def _patiently(call: Callable[[], Json]) -> Json:
         pause = min(pause * 2, _LONGEST_PAUSE)
 
 
-def short(value: Any) -> str:
+def _short(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     text = " ".join(harmless(text).split())
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text)} characters)"

@@ -27,7 +27,7 @@ def replies(segue: Deployment, chat: str, task: str) -> list[tuple[str, str | No
 def test_messages_become_turns_one_after_the_other(segue: Deployment) -> None:
     """Sent at once, answered in order, each beneath its question; who waits says for whom."""
     chat = segue.chat(segue.agent())
-    first = segue.say(chat, "say begun\ntool test -e go || { until test -e go; do sleep 0.1; done; }")
+    first = segue.say(chat, "say begun\ntool until test -e go; do sleep 0.1; done")
     rest = [segue.say(chat, f"say answer {number}\nturns") for number in range(2, 7)]
     running = segue.until(first, "running")
     waiting = eventually("the second turn waits", lambda: segue.task(rest[0])["wait_reason"])
@@ -95,7 +95,7 @@ def test_the_queue_is_what_runs(segue: Deployment) -> None:
 
 
 def test_archive_lets_turns_end_and_delete_ends_them(segue: Deployment) -> None:
-    """Archived: what was sent runs to its end. Deleted: no process and no row is left to see."""
+    """Archived: what was sent runs to its end. Deleted: its turns are stopped, and it is gone."""
     agent = segue.agent()
     kept, gone = segue.chat(agent), segue.chat(agent)
     tasks = [segue.say(kept, "say one\nsleep 1"), segue.say(kept, "say two")]

@@ -14,7 +14,7 @@ from tests.scenarios.deployment import Deployment, eventually
 pytestmark = [pytest.mark.scenario, pytest.mark.timeout(900)]
 
 RESUMED = {"state": "resumed", "reason": None}
-ONCE_TOLD = "until test -e go; do sleep 0.1; done"
+UNTIL_TOLD = "tool until test -e go; do sleep 0.1; done"
 
 
 def preview(segue: Deployment, task: Any) -> Any:
@@ -121,12 +121,11 @@ def test_who_waits_says_for_whom(segue: Deployment, *, fork: bool, door: str) ->
     run = segue.run(agent, issue, "remember colour=teal")
     chat = segue.continued(run["id"], fork=fork)["id"]
     segue.talk(chat, "say warm")
-    words = f"tool {ONCE_TOLD}"
     ways = {
         "issue": lambda text: segue.ask(agent, issue, text),
         "chat": lambda text: segue.say(chat, text),
     }
-    first = ways[door](words)
+    first = ways[door](UNTIL_TOLD)
     segue.until(first, "running")
     other = "chat" if door == "issue" else "issue"
     second = ways[other]("recall colour")
